@@ -1,0 +1,3 @@
+//! An open-loop load generator with HDR latency reports.
+
+pub mod result;
