@@ -1,0 +1,353 @@
+//! The admin plane: `/metrics`, `/status` and `/healthz` on a port of their own, for operators and scrapers.
+//!
+//! Served by `may_minihttp`: fixed GET routes, no request bodies, trusted callers, loopback by default. Its connections
+//! are coroutines on the acceptor cores, so a handler must cost nothing: it copies bytes that the OS thread `admin`
+//! rendered before, and the only lock it takes is held for the time of one pointer copy.
+//!
+//! # How old a reading is
+//! The thread renders once a second, and every 200 ms while somebody asked within the last 30 s; a caller who is told
+//! something older than 200 ms wakes it. So the first reading after a silence is up to 1 s old, and whoever reads again
+//! and again gets readings at most 200 ms (and one rendering) old. Waiting in the handler for a fresh one would be
+//! exact, but to be woken by another thread moves a coroutine off its core. Rates are best taken over the uptime that
+//! stands in the reading itself.
+//!
+//! # Limits of the library
+//! It ignores `Connection: close`, so callers must go by `Content-Length`; it can't be stopped, so the port answers
+//! until the process ends, through a drain too; its accept loop spins when the process is out of descriptors, so the
+//! data plane's connection cap must leave some; it logs every closed connection as an error under the target
+//! `may_minihttp`, which the logger must silence.
+
+mod status;
+
+use std::io;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+use may_minihttp::{HttpService, HttpServiceFactory, Request, Response};
+use parking_lot::RwLock;
+
+use crate::clock::{self, Time};
+use crate::metrics::{Metrics, SnapshotFn};
+use crate::port::Reservation;
+
+/// Time between two renderings while nobody asks.
+const PERIOD_IDLE: Duration = Duration::from_secs(1);
+/// Time between two renderings while somebody does, and so the least between any two.
+const PERIOD_BUSY: Duration = Duration::from_millis(200);
+/// How long a request keeps the renderings coming at [`PERIOD_BUSY`]: more than the usual scrape interval of 15 s.
+const INTEREST: Duration = Duration::from_secs(30);
+/// If there was no rendering for so long, the process is not well.
+const STALLED_AFTER: Duration = Duration::from_secs(10);
+
+const INDEX: &str = "Funicular, admin plane\n\n\
+    /metrics  Prometheus text format\n\
+    /status   GPUs, queues, zone, capacity and totals as JSON\n\
+    /healthz  200 as long as this process is well\n";
+
+/// Why the admin plane did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// The port could not be bound.
+    #[error("can't serve the admin plane on {addr}: {source}")]
+    Bind {
+        /// The reserved address.
+        addr: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The OS thread could not be started.
+    #[error("can't start the admin thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// The running admin plane. When it is dropped the rendering ends; the port answers with the last one.
+#[derive(Debug)]
+pub struct Admin {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    renderer: Option<JoinHandle<()>>,
+    _reservation: Reservation,
+}
+
+impl Admin {
+    /// Renders once and starts serving on the reserved port. `may` must have been configured before.
+    ///
+    /// # Errors
+    /// If the port can't be bound or the thread can't be started.
+    pub fn start(
+        reservation: Reservation,
+        metrics: Arc<Metrics>,
+        snapshot: SnapshotFn,
+    ) -> Result<Admin, AdminError> {
+        let addr = reservation.addr();
+        let source = Source { metrics, snapshot };
+        // Without a first reading the pages are empty; the thread tries again in a second, and says so if that fails.
+        let shared = Arc::new(Shared {
+            pages: RwLock::new(Arc::new(source.render().unwrap_or_default())),
+            asked_nanos: AtomicU64::new(0),
+            is_stopping: AtomicBool::new(false),
+        });
+        let renderer = thread::Builder::new()
+            .name("admin".to_owned())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || shared.keep_rendering(&source)
+            })
+            .map_err(AdminError::Thread)?;
+        let admin = Admin {
+            addr,
+            shared,
+            renderer: Some(renderer),
+            _reservation: reservation,
+        };
+        let factory = Factory {
+            shared: Arc::clone(&admin.shared),
+            renderer: admin.thread(),
+        };
+        // The handle can only be joined, and the acceptor never ends.
+        drop(
+            factory
+                .start(addr)
+                .map_err(|source| AdminError::Bind { addr, source })?,
+        );
+        Ok(admin)
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    fn thread(&self) -> Thread {
+        let renderer = self.renderer.as_ref().expect("it is taken by drop only");
+        renderer.thread().clone()
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::Relaxed);
+        if let Some(renderer) = self.renderer.take() {
+            renderer.thread().unpark();
+            // It catches its panics itself.
+            let _ = renderer.join();
+        }
+    }
+}
+
+/// What handlers serve.
+#[derive(Debug, Default)]
+struct Pages {
+    rendered: Time,
+    metrics: Vec<u8>,
+    status: Vec<u8>,
+}
+
+/// What pages are made from.
+struct Source {
+    metrics: Arc<Metrics>,
+    snapshot: SnapshotFn,
+}
+
+impl Source {
+    /// The pages as of now, or why there are none: a panic in the snapshot, or something can't be encoded.
+    fn render(&self) -> Result<Pages, String> {
+        let pages = catch_unwind(AssertUnwindSafe(|| {
+            let snapshot = (self.snapshot)();
+            let metrics = self
+                .metrics
+                .render(&snapshot)
+                .map_err(|error| error.to_string())?;
+            let status =
+                status::render(&snapshot, &self.metrics).map_err(|error| error.to_string())?;
+            Ok(Pages {
+                rendered: clock::now(),
+                metrics: metrics.into_bytes(),
+                status: status.into_bytes(),
+            })
+        }));
+        pages.unwrap_or_else(|_| Err("a panic".to_owned()))
+    }
+}
+
+/// Between the handlers and the thread `admin`.
+#[derive(Debug)]
+struct Shared {
+    pages: RwLock<Arc<Pages>>,
+    /// When somebody last asked; 0: never.
+    asked_nanos: AtomicU64,
+    is_stopping: AtomicBool,
+}
+
+impl Shared {
+    /// The body of the thread `admin`.
+    fn keep_rendering(&self, source: &Source) {
+        let mut tried = clock::now();
+        let mut is_failing = false;
+        while !self.is_stopping.load(Ordering::Relaxed) {
+            let asked = self.asked_nanos.load(Ordering::Relaxed);
+            let now = clock::now();
+            let due = tried + period(asked, now);
+            if now < due {
+                // Wakes early when somebody asks; then the next one is due earlier.
+                thread::park_timeout(due.since(now));
+                continue;
+            }
+            tried = now;
+            match source.render() {
+                Ok(pages) => self.publish(pages),
+                // Said once: it would be five times a second otherwise.
+                Err(reason) if !is_failing => {
+                    log::error!("admin pages can't be rendered: {reason}")
+                }
+                Err(_) => {}
+            }
+            is_failing = self.pages.read().rendered < now;
+        }
+    }
+
+    fn publish(&self, pages: Pages) {
+        let pages = Arc::new(pages);
+        // The old ones are freed after the lock is given up.
+        let _old = std::mem::replace(&mut *self.pages.write(), pages);
+    }
+
+    /// The newest pages; `renderer` is woken if they are not new enough for the next caller.
+    fn pages(&self, renderer: &Thread) -> Arc<Pages> {
+        let pages = Arc::clone(&self.pages.read());
+        let now = clock::now();
+        self.asked_nanos
+            .store(now.as_nanos().max(1), Ordering::Relaxed);
+        if now.since(pages.rendered) > PERIOD_BUSY {
+            renderer.unpark();
+        }
+        pages
+    }
+}
+
+fn period(asked_nanos: u64, now: Time) -> Duration {
+    let is_wanted = asked_nanos > 0 && now.since(Time::from_nanos(asked_nanos)) < INTEREST;
+    if is_wanted { PERIOD_BUSY } else { PERIOD_IDLE }
+}
+
+struct Factory {
+    shared: Arc<Shared>,
+    renderer: Thread,
+}
+
+impl HttpServiceFactory for Factory {
+    type Service = Service;
+
+    fn new_service(&self, _id: usize) -> Service {
+        Service {
+            shared: Arc::clone(&self.shared),
+            renderer: self.renderer.clone(),
+        }
+    }
+}
+
+/// The handlers of one connection.
+struct Service {
+    shared: Arc<Shared>,
+    renderer: Thread,
+}
+
+impl HttpService for Service {
+    fn call(&mut self, request: Request, response: &mut Response) -> io::Result<()> {
+        let route = Route::of(request.method(), request.path());
+        response.header("Cache-Control: no-store");
+        match route {
+            Route::Metrics => {
+                response.header("Content-Type: text/plain; version=0.0.4");
+                response
+                    .body_mut()
+                    .extend_from_slice(&self.shared.pages(&self.renderer).metrics);
+            }
+            Route::Status => {
+                response.header("Content-Type: application/json");
+                response
+                    .body_mut()
+                    .extend_from_slice(&self.shared.pages(&self.renderer).status);
+            }
+            Route::Health => self.health(response),
+            Route::Index => text(response, 200, "OK", INDEX),
+            Route::Unknown => text(
+                response,
+                404,
+                "Not Found",
+                "There is /metrics, /status and /healthz.\n",
+            ),
+            Route::WrongMethod { is_head } => {
+                response.header("Allow: GET");
+                // The library would send the body of an answer to HEAD, and the caller take it for the next answer.
+                text(
+                    response,
+                    405,
+                    "Method Not Allowed",
+                    if is_head { "" } else { "GET only.\n" },
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Service {
+    fn health(&self, response: &mut Response) {
+        let age = clock::now().since(self.shared.pages(&self.renderer).rendered);
+        if age < STALLED_AFTER {
+            text(response, 200, "OK", "ok\n");
+        } else {
+            text(
+                response,
+                503,
+                "Service Unavailable",
+                "The admin thread is stalled.\n",
+            );
+        }
+    }
+}
+
+fn text(response: &mut Response, code: usize, reason: &'static str, body: &'static str) {
+    response.status_code(code, reason);
+    response.header("Content-Type: text/plain; charset=utf-8");
+    response.body(body);
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    Metrics,
+    Status,
+    Health,
+    Index,
+    Unknown,
+    WrongMethod { is_head: bool },
+}
+
+impl Route {
+    fn of(method: &str, target: &str) -> Route {
+        let path = target.split_once('?').map_or(target, |(path, _)| path);
+        let route = match path {
+            "/metrics" => Route::Metrics,
+            "/status" => Route::Status,
+            "/healthz" => Route::Health,
+            "/" => Route::Index,
+            _ => Route::Unknown,
+        };
+        if method == "GET" {
+            route
+        } else {
+            Route::WrongMethod {
+                is_head: method == "HEAD",
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
