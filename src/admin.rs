@@ -298,7 +298,9 @@ impl HttpService for Service {
 
 impl Service {
     fn health(&self, response: &mut Response) {
-        let age = clock::now().since(self.shared.pages(&self.renderer).rendered);
+        // Not counted as asking: a health check is no reason to render.
+        let rendered = self.shared.pages.read().rendered;
+        let age = clock::now().since(rendered);
         if age < STALLED_AFTER {
             text(response, 200, "OK", "ok\n");
         } else {
