@@ -1,0 +1,210 @@
+//! Configuration: what was typed and what the file says become one checked [`Config`], or a refusal.
+//!
+//! ```text
+//! --config FILE ─► RawConfig ◄─ overlay ─ Flags        every setting optional, each with its place
+//!                      │
+//!                      ▼ resolve ◄─ Machine            ranges, defaults, limits, contradictions: pure
+//!                   Config (+ warnings)                what the rest of the server reads
+//! ```
+//!
+//! Nothing else reads a flag, the file or the machine's limits, and every limit of the server is derived in
+//! `resolve.rs`; defaults and ranges stand in `defaults.rs`, names in `keys.rs`. A refusal says what was wrong, where (`file:line` or the flag) and what to do. What is legal but
+//! probably not meant becomes a warning.
+
+mod cli;
+mod contradictions;
+pub mod cores;
+mod defaults;
+mod error;
+pub mod keys;
+mod machine;
+mod raw;
+mod resolve;
+mod room;
+mod suggest;
+pub mod units;
+pub mod values;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use log::LevelFilter;
+
+use crate::tier::Tier;
+
+pub use cli::{Action, Cli, Flags};
+pub use error::{ConfigError, Refusal};
+pub use machine::{Machine, raise_open_files_limit};
+pub use raw::{Given, Origin, RawConfig};
+
+/// The checked configuration of a server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Where callers connect. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Where the admin plane is served; none switches it off.
+    pub admin: Option<SocketAddr>,
+    /// The cores that the acceptor cores are pinned to, ascending, at least one.
+    pub cores: Vec<usize>,
+    /// Number of GPUs, at least one.
+    pub gpus: usize,
+    /// What runs the batches.
+    pub executor: ExecutorConfig,
+    /// The launch rule.
+    pub batch: BatchConfig,
+    /// Most tickets waiting in each tier; at least `batch.batch_max`.
+    pub queue_bound: usize,
+    /// The data plane.
+    pub http: HttpConfig,
+    /// What happens after SIGTERM.
+    pub drain: DrainConfig,
+    /// Time after which a batch has failed; none leaves it to max(500 ms, 5 x measured batch time).
+    pub batch_timeout: Option<Duration>,
+    /// What goes to the log.
+    pub log_level: LevelFilter,
+    /// What is legal but probably not meant, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// What runs the batches, with its settings.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ExecutorConfig {
+    /// A batch function that takes its time and needs no GPU.
+    Simulated(SimulatedConfig),
+}
+
+/// The simulated executor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SimulatedConfig {
+    /// Time of a batch.
+    pub latency: Duration,
+    /// Fraction of `latency`, 0 to 1, by which a batch may be faster or slower.
+    pub jitter: f64,
+    /// Time that a GPU takes before its first batch.
+    pub cold_start: Duration,
+}
+
+/// The launch rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchConfig {
+    /// Most tickets in a batch, at least one.
+    pub batch_max: usize,
+    /// Longest time that a ticket waits for company while a GPU is free; shorter than the deadline.
+    pub hold_max: Duration,
+    /// 0 is greedy, 1 paced, infinity a plain window of `hold_max`. Never negative, never NaN.
+    pub patience: f64,
+}
+
+/// The data plane.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HttpConfig {
+    /// Sizes that a request may have.
+    pub limits: HttpLimits,
+    /// Times that a connection may take.
+    pub timeouts: HttpTimeouts,
+    /// Most connections open at once; descriptors and memory mappings suffice for them.
+    pub max_connections: usize,
+    /// Name of the model that is served.
+    pub model: String,
+    /// Tier of requests that name none.
+    pub default_tier: Tier,
+    /// Time for queue, batch and answer, unless the caller asks for less.
+    pub deadline: Duration,
+}
+
+/// Sizes that a request and its answer may have. Bytes, unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// Request body.
+    pub body_max_bytes: usize,
+    /// Input; at most `body_max_bytes`.
+    pub input_max_bytes: usize,
+    /// Output.
+    pub output_max_bytes: usize,
+    /// Headers, all together, without the request line.
+    pub header_max_bytes: usize,
+    /// Number of headers.
+    pub header_max_count: usize,
+    /// Request target.
+    pub target_max_bytes: usize,
+}
+
+impl HttpLimits {
+    /// The most bytes that a request can have before its body: request line and headers.
+    pub fn head_max_bytes(&self) -> usize {
+        self.target_max_bytes + self.header_max_bytes
+    }
+}
+
+/// Times that a connection may take. Whole milliseconds, never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpTimeouts {
+    /// From a request's first byte to the end of its headers.
+    pub header: Duration,
+    /// From the end of the headers to the end of the body.
+    pub body: Duration,
+    /// Between two requests.
+    pub idle: Duration,
+    /// For the peer to take a response.
+    pub write: Duration,
+}
+
+/// What happens after SIGTERM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainConfig {
+    /// Time to go on serving while readiness already says no.
+    pub delay: Duration,
+    /// Time after that for accepted requests to be answered.
+    pub grace: Duration,
+}
+
+impl Config {
+    /// The configuration that these flags, their file and this machine make.
+    ///
+    /// # Errors
+    /// The file can't be read, or the settings are unknown, out of range, or contradict each other.
+    pub fn load(flags: Flags) -> Result<Config, ConfigError> {
+        let file = match &flags.config {
+            Some(path) => RawConfig::read(path)?,
+            None => RawConfig::default(),
+        };
+        Config::resolve(&flags.overlay(file), &Machine::read())
+    }
+
+    /// The descriptors that the server may have open at once.
+    pub fn open_files_needed(&self) -> u64 {
+        room::files_needed(self.http.max_connections, self.cores.len(), self.gpus)
+    }
+
+    /// The memory mappings that the server may have at once.
+    pub fn memory_maps_needed(&self) -> u64 {
+        room::maps_needed(self.http.max_connections)
+    }
+
+    /// Requests per second that the GPUs can serve if a batch takes what the executor's settings say. None where they
+    /// say nothing, or that it takes no time.
+    pub fn capacity(&self) -> Option<f64> {
+        let batch_time = self.executor.batch_time();
+        let tickets = self.gpus * self.batch.batch_max;
+        (!batch_time.is_zero()).then(|| tickets as f64 / batch_time.as_secs_f64())
+    }
+}
+
+impl ExecutorConfig {
+    /// The name in the configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ExecutorConfig::Simulated(_) => values::ExecutorKind::Simulated.name(),
+        }
+    }
+
+    /// The time of a batch, as far as the settings say.
+    pub fn batch_time(&self) -> Duration {
+        match self {
+            ExecutorConfig::Simulated(simulated) => simulated.latency,
+        }
+    }
+}

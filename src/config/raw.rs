@@ -1,0 +1,266 @@
+//! What was given, before it is checked: the settings of the file, each with the place where it stands.
+//!
+//! Nothing here knows a default or a range. Every setting is optional, so that flags can be laid over the file
+//! ([`Flags::overlay`](super::Flags::overlay)) and the defaults under both ([`Config::resolve`](super::Config::resolve)).
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use log::LevelFilter;
+use serde::{Deserialize, Deserializer, de};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::cores::CoreChoice;
+use super::error::{ConfigError, Refusal};
+use super::values::{AdminAddress, Auto, ExecutorKind, FromScalar, Scalar};
+use super::{keys, suggest};
+use crate::tier::Tier;
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody gave it.
+    Default,
+    /// The command line, by this flag.
+    Flag(&'static str),
+    /// The file, at this byte of its text.
+    File(usize),
+}
+
+/// A value that somebody gave, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Given<T> {
+    pub(super) value: T,
+    pub(super) origin: Origin,
+}
+
+/// The value that was given, or else the default.
+pub(super) fn value_or<T: Clone>(given: &Option<Given<T>>, default: T) -> T {
+    given.as_ref().map_or(default, |given| given.value.clone())
+}
+
+/// Where the setting comes from.
+pub(super) fn origin<T>(given: &Option<Given<T>>) -> Origin {
+    given.as_ref().map_or(Origin::Default, |given| given.origin)
+}
+
+impl<'de, T: FromScalar> Deserialize<'de> for Given<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<Scalar>::deserialize(deserializer)?;
+        let origin = Origin::File(spanned.span().start);
+        let value = T::from_scalar(spanned.into_inner()).map_err(de::Error::custom)?;
+        Ok(Given { value, origin })
+    }
+}
+
+/// The text of the file, kept to turn a byte into a line when something is wrong there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+impl Source {
+    fn place(&self, byte: usize) -> String {
+        format!("{}:{}", self.path.display(), self.line_number(byte))
+    }
+
+    fn line(&self, byte: usize) -> &str {
+        let line = self.line_number(byte) - 1;
+        self.text.lines().nth(line).unwrap_or("").trim()
+    }
+
+    /// The line that `byte` stands in, counted from 1.
+    fn line_number(&self, byte: usize) -> usize {
+        let before = self.text.bytes().take(byte);
+        1 + before.filter(|byte| *byte == b'\n').count()
+    }
+}
+
+/// All settings as they were given.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawConfig {
+    #[serde(skip)]
+    pub(super) source: Option<Source>,
+    pub(super) listen: Option<Given<SocketAddr>>,
+    pub(super) admin: Option<Given<AdminAddress>>,
+    pub(super) cores: Option<Given<CoreChoice>>,
+    pub(super) max_connections: Option<Given<Auto>>,
+    pub(super) model: Option<Given<String>>,
+    pub(super) default_tier: Option<Given<Tier>>,
+    pub(super) deadline_ms: Option<Given<i64>>,
+    pub(super) queue_bound: Option<Given<i64>>,
+    pub(super) gpus: Option<Given<i64>>,
+    pub(super) executor: Option<Given<ExecutorKind>>,
+    pub(super) batch_timeout_ms: Option<Given<Auto>>,
+    pub(super) log_level: Option<Given<LevelFilter>>,
+    pub(super) batch: RawBatch,
+    pub(super) simulated: RawSimulated,
+    pub(super) limits: RawLimits,
+    pub(super) timeouts: RawTimeouts,
+    pub(super) drain: RawDrain,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table: write [batch] on a line of its own"
+)]
+pub(super) struct RawBatch {
+    pub(super) batch_max: Option<Given<i64>>,
+    pub(super) hold_max_ms: Option<Given<i64>>,
+    pub(super) patience: Option<Given<f64>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table: write [simulated] on a line of its own"
+)]
+pub(super) struct RawSimulated {
+    pub(super) latency_ms: Option<Given<i64>>,
+    pub(super) jitter: Option<Given<f64>>,
+    pub(super) cold_start_ms: Option<Given<i64>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table: write [limits] on a line of its own"
+)]
+pub(super) struct RawLimits {
+    pub(super) body_max_bytes: Option<Given<i64>>,
+    pub(super) input_max_bytes: Option<Given<i64>>,
+    pub(super) output_max_bytes: Option<Given<i64>>,
+    pub(super) header_max_bytes: Option<Given<i64>>,
+    pub(super) header_max_count: Option<Given<i64>>,
+    pub(super) target_max_bytes: Option<Given<i64>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table: write [timeouts] on a line of its own"
+)]
+pub(super) struct RawTimeouts {
+    pub(super) header_ms: Option<Given<i64>>,
+    pub(super) body_ms: Option<Given<i64>>,
+    pub(super) idle_ms: Option<Given<i64>>,
+    pub(super) write_ms: Option<Given<i64>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table: write [drain] on a line of its own"
+)]
+pub(super) struct RawDrain {
+    pub(super) delay_ms: Option<Given<i64>>,
+    pub(super) grace_ms: Option<Given<i64>>,
+}
+
+impl RawConfig {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// The file can't be read, is not TOML, or holds an unknown setting or a value of the wrong type.
+    pub fn read(path: &Path) -> Result<RawConfig, ConfigError> {
+        let unreadable = |cause| ConfigError::Unreadable {
+            path: path.to_owned(),
+            cause,
+        };
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        RawConfig::parse(path, &text)
+    }
+
+    /// Reads the `text` of a file; `path` only names it in messages.
+    ///
+    /// # Errors
+    /// The text is not TOML, or holds an unknown setting or a value of the wrong type.
+    pub fn parse(path: &Path, text: &str) -> Result<RawConfig, ConfigError> {
+        let source = Source {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        };
+        let table = DeTable::parse(text).map_err(|error| malformed(&source, &error))?;
+        // Asked before serde does: its message lists every key there is and knows nothing of other tables.
+        let unknown = unknown_keys(&source, table.get_ref());
+        if !unknown.is_empty() {
+            return Err(ConfigError::Refused(unknown));
+        }
+        let raw: RawConfig = toml::from_str(text).map_err(|error| malformed(&source, &error))?;
+        Ok(RawConfig {
+            source: Some(source),
+            ..raw
+        })
+    }
+
+    /// The name of an origin for messages: `--flag` or `file:line`. A default is refused only for what the machine
+    /// lacks.
+    pub(super) fn place(&self, origin: Origin) -> String {
+        match (origin, &self.source) {
+            (Origin::Flag(flag), _) => flag.to_owned(),
+            (Origin::File(byte), Some(source)) => source.place(byte),
+            (Origin::Default | Origin::File(_), _) => "this machine".to_owned(),
+        }
+    }
+}
+
+fn malformed(source: &Source, error: &toml::de::Error) -> ConfigError {
+    let byte = error.span().map_or(0, |span| span.start);
+    let message = error.message().replace('\n', ", ");
+    let line = source.line(byte);
+    let problem = if line.is_empty() {
+        message
+    } else {
+        format!("{message}, in the line: {line}")
+    };
+    ConfigError::Refused(vec![Refusal {
+        place: source.place(byte),
+        problem,
+    }])
+}
+
+fn unknown_keys(source: &Source, table: &DeTable<'_>) -> Vec<Refusal> {
+    let mut strangers = Vec::new();
+    for (key, value) in table {
+        let name = key.get_ref().as_ref();
+        match value.get_ref() {
+            DeValue::Table(inner) if keys::is_section(name) => {
+                let unknown = inner
+                    .keys()
+                    .filter(|key| !keys::is_known(name, key.get_ref()));
+                strangers.extend(unknown.map(|key| (name, key)));
+            }
+            _ if keys::is_known("", name) || keys::is_section(name) => {}
+            _ => strangers.push(("", key)),
+        }
+    }
+    strangers.sort_by_key(|(_, key)| key.span().start);
+    let refusals = strangers.into_iter();
+    refusals
+        .map(|(section, key)| unknown_key(source, section, key))
+        .collect()
+}
+
+fn unknown_key(source: &Source, section: &str, key: &Spanned<toml::de::DeString<'_>>) -> Refusal {
+    let name = key.get_ref();
+    let scope = if section.is_empty() {
+        String::new()
+    } else {
+        format!(" in [{section}]")
+    };
+    let advice = suggest::instead_of(section, name)
+        .unwrap_or_else(|| "funicular check prints every setting there is".to_owned());
+    Refusal {
+        place: source.place(key.span().start),
+        problem: format!("there is no setting {name}{scope}; {advice}"),
+    }
+}

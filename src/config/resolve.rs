@@ -1,0 +1,253 @@
+//! From [`RawConfig`] to [`Config`], without reading anything: defaults, ranges and derived limits.
+//!
+//! Two passes. The first, here, takes each setting by itself. Only if all of them are sound does the second
+//! (`contradictions.rs`) compare them with each other, so that one slip is reported once. Within a pass everything
+//! that is wrong is reported.
+
+use std::time::Duration;
+
+use super::contradictions::{contradictions, warnings};
+use super::cores;
+use super::defaults::{self, Whole};
+use super::keys::{self, Key};
+use super::raw::{Given, RawConfig, origin, value_or};
+use super::room::Room;
+use super::units::grouped;
+use super::values::{Auto, ExecutorKind};
+use super::{
+    BatchConfig, Config, ConfigError, DrainConfig, ExecutorConfig, HttpConfig, HttpLimits,
+    HttpTimeouts, Machine, Refusal, SimulatedConfig,
+};
+
+impl Config {
+    /// Checks what was given, fills in the defaults and derives every limit. Reads nothing but its arguments.
+    ///
+    /// # Errors
+    /// [`ConfigError::Refused`] with everything that is out of range; if nothing is, with everything that contradicts
+    /// something else.
+    pub fn resolve(raw: &RawConfig, machine: &Machine) -> Result<Config, ConfigError> {
+        let mut check = Check {
+            raw,
+            refusals: Vec::new(),
+        };
+        let cores = check.cores(machine);
+        let gpus = check.count(&raw.gpus, defaults::GPUS);
+        let room = Room::on(machine, cores.len(), gpus);
+        let config = Config {
+            listen: value_or(&raw.listen, defaults::LISTEN),
+            admin: value_or(&raw.admin, defaults::ADMIN).0,
+            executor: check.executor(),
+            batch: check.batch(),
+            queue_bound: check.count(&raw.queue_bound, defaults::QUEUE_BOUND),
+            http: check.http(&room),
+            drain: check.drain(),
+            batch_timeout: check.batch_timeout(),
+            log_level: value_or(&raw.log_level, defaults::LOG_LEVEL),
+            warnings: Vec::new(),
+            cores,
+            gpus,
+        };
+        none_of(check.refusals)?;
+        none_of(contradictions(raw, &config))?;
+        let warnings = warnings(raw, &config, &room);
+        Ok(Config { warnings, ..config })
+    }
+}
+
+fn none_of(refusals: Vec<Refusal>) -> Result<(), ConfigError> {
+    if refusals.is_empty() {
+        return Ok(());
+    }
+    Err(ConfigError::Refused(refusals))
+}
+
+/// The settings under examination and what has been found wrong so far.
+///
+/// Where a setting is refused its default, or nothing, stands in; the configuration is thrown away at the end of the
+/// pass.
+struct Check<'a> {
+    raw: &'a RawConfig,
+    refusals: Vec<Refusal>,
+}
+
+impl Check<'_> {
+    fn refuse<T>(&mut self, key: Key, given: &Option<Given<T>>, problem: &str) {
+        self.refusals.push(Refusal {
+            place: self.raw.place(origin(given)),
+            problem: format!("{key} {problem}"),
+        });
+    }
+
+    /// A whole number within its range.
+    fn whole(&mut self, given: &Option<Given<i64>>, setting: Whole) -> u32 {
+        let Whole {
+            key,
+            default,
+            min,
+            max,
+            ..
+        } = setting;
+        let value = value_or(given, i64::from(default));
+        match u32::try_from(value) {
+            Ok(value) if (min..=max).contains(&value) => value,
+            _ => {
+                let (max, default) = (grouped(max.into()), grouped(default.into()));
+                let range = format!("it must be from {min} to {max} (default: {default})");
+                self.refuse(key, given, &format!("is {value}; {range}"));
+                setting.default
+            }
+        }
+    }
+
+    fn count(&mut self, given: &Option<Given<i64>>, setting: Whole) -> usize {
+        self.whole(given, setting) as usize
+    }
+
+    fn millis(&mut self, given: &Option<Given<i64>>, setting: Whole) -> Duration {
+        Duration::from_millis(self.whole(given, setting).into())
+    }
+
+    fn cores(&mut self, machine: &Machine) -> Vec<usize> {
+        let raw = self.raw;
+        let choice = value_or(&raw.cores, defaults::CORES);
+        cores::pick(&choice, &machine.cores).unwrap_or_else(|problem| {
+            self.refuse(keys::CORES, &raw.cores, &format!("can't hold: {problem}"));
+            Vec::new()
+        })
+    }
+
+    fn executor(&mut self) -> ExecutorConfig {
+        match value_or(&self.raw.executor, defaults::EXECUTOR) {
+            ExecutorKind::Simulated => ExecutorConfig::Simulated(self.simulated()),
+        }
+    }
+
+    fn simulated(&mut self) -> SimulatedConfig {
+        let raw = &self.raw.simulated;
+        let jitter = value_or(&raw.jitter, defaults::SIM_JITTER);
+        if !(0.0..=1.0).contains(&jitter) {
+            let problem = format!("is {jitter}; it must be a fraction from 0 to 1 (default: 0)");
+            self.refuse(keys::SIM_JITTER, &raw.jitter, &problem);
+        }
+        SimulatedConfig {
+            latency: self.millis(&raw.latency_ms, defaults::SIM_LATENCY_MS),
+            jitter: jitter.abs(),
+            cold_start: self.millis(&raw.cold_start_ms, defaults::SIM_COLD_START_MS),
+        }
+    }
+
+    fn batch(&mut self) -> BatchConfig {
+        let raw = &self.raw.batch;
+        let patience = value_or(&raw.patience, defaults::PATIENCE);
+        if patience.is_nan() || patience < 0.0 {
+            let problem = format!("is {patience}; it must be 0 or more, or inf (default: 1)");
+            self.refuse(keys::PATIENCE, &raw.patience, &problem);
+        }
+        BatchConfig {
+            batch_max: self.count(&raw.batch_max, defaults::BATCH_MAX),
+            hold_max: self.millis(&raw.hold_max_ms, defaults::HOLD_MAX_MS),
+            // What is left to change here is the sign of -0.
+            patience: patience.abs(),
+        }
+    }
+
+    fn http(&mut self, room: &Room) -> HttpConfig {
+        let raw = self.raw;
+        HttpConfig {
+            limits: self.limits(),
+            timeouts: self.timeouts(),
+            max_connections: self.max_connections(room),
+            model: self.model(),
+            default_tier: value_or(&raw.default_tier, defaults::DEFAULT_TIER),
+            deadline: self.millis(&raw.deadline_ms, defaults::DEADLINE_MS),
+        }
+    }
+
+    fn limits(&mut self) -> HttpLimits {
+        let raw = &self.raw.limits;
+        HttpLimits {
+            body_max_bytes: self.count(&raw.body_max_bytes, defaults::BODY_MAX_BYTES),
+            input_max_bytes: self.count(&raw.input_max_bytes, defaults::INPUT_MAX_BYTES),
+            output_max_bytes: self.count(&raw.output_max_bytes, defaults::OUTPUT_MAX_BYTES),
+            header_max_bytes: self.count(&raw.header_max_bytes, defaults::HEADER_MAX_BYTES),
+            header_max_count: self.count(&raw.header_max_count, defaults::HEADER_MAX_COUNT),
+            target_max_bytes: self.count(&raw.target_max_bytes, defaults::TARGET_MAX_BYTES),
+        }
+    }
+
+    fn timeouts(&mut self) -> HttpTimeouts {
+        let raw = &self.raw.timeouts;
+        HttpTimeouts {
+            header: self.millis(&raw.header_ms, defaults::HEADER_TIMEOUT_MS),
+            body: self.millis(&raw.body_ms, defaults::BODY_TIMEOUT_MS),
+            idle: self.millis(&raw.idle_ms, defaults::IDLE_TIMEOUT_MS),
+            write: self.millis(&raw.write_ms, defaults::WRITE_TIMEOUT_MS),
+        }
+    }
+
+    /// Left to the server, as many as there is room for, up to the default. An operator who names a number counts on
+    /// it, so that one is taken or refused, never lowered.
+    fn max_connections(&mut self, room: &Room) -> usize {
+        let given = &self.raw.max_connections;
+        let Room {
+            connections: most,
+            because,
+        } = room;
+        if *most == 0 {
+            let problem = format!("can't even be 1 ({because}): raise that limit");
+            self.refuse(keys::MAX_CONNECTIONS, given, &problem);
+            return 0;
+        }
+        let Auto::Set(wanted) = value_or(given, Auto::Auto) else {
+            return defaults::MAX_CONNECTIONS.min(*most);
+        };
+        match usize::try_from(wanted) {
+            Ok(wanted) if (1..=*most).contains(&wanted) => wanted,
+            _ => {
+                let most = grouped(*most as u64);
+                let range = format!("from 1 to {most} here ({because}), or auto");
+                let problem = format!("is {wanted}; it must be {range}");
+                self.refuse(keys::MAX_CONNECTIONS, given, &problem);
+                0
+            }
+        }
+    }
+
+    fn model(&mut self) -> String {
+        let given = &self.raw.model;
+        let model = value_or(given, defaults::MODEL.to_owned());
+        let fits = (1..=defaults::MODEL_NAME_MAX_BYTES).contains(&model.len());
+        if !fits || model.chars().any(char::is_control) {
+            let most = defaults::MODEL_NAME_MAX_BYTES;
+            let rule = format!("1 to {most} bytes and no control characters");
+            let problem = format!("is {model:?}; it must have {rule} (default: llm-v1)");
+            self.refuse(keys::MODEL, given, &problem);
+        }
+        model
+    }
+
+    fn drain(&mut self) -> DrainConfig {
+        let raw = &self.raw.drain;
+        DrainConfig {
+            delay: self.millis(&raw.delay_ms, defaults::DRAIN_DELAY_MS),
+            grace: self.millis(&raw.grace_ms, defaults::DRAIN_GRACE_MS),
+        }
+    }
+
+    fn batch_timeout(&mut self) -> Option<Duration> {
+        let given = &self.raw.batch_timeout_ms;
+        let Auto::Set(value) = value_or(given, Auto::Auto) else {
+            return None;
+        };
+        let Whole { min, max, .. } = defaults::BATCH_TIMEOUT_MS;
+        match u32::try_from(value) {
+            Ok(value) if (min..=max).contains(&value) => Some(Duration::from_millis(value.into())),
+            _ => {
+                let range = format!("from {min} to {}, or auto", grouped(max.into()));
+                let problem = format!("is {value}; it must be {range}");
+                self.refuse(keys::BATCH_TIMEOUT_MS, given, &problem);
+                None
+            }
+        }
+    }
+}

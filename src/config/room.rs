@@ -1,0 +1,116 @@
+//! How many connections the machine has room for, from its limits as plain numbers.
+
+use super::Machine;
+use super::units::grouped;
+
+/// Beyond some 32,700 coroutines the spawning of one more panics with the kernel's default limits; where those are
+/// higher, this is still the most that one server has been tried with.
+const CONNECTIONS_MAX: u64 = 30_000;
+/// Every connection is one coroutine, and a coroutine's stack is two mappings: the stack and its guard page.
+const MAPS_PER_CONNECTION: u64 = 2;
+/// Mappings for everything else: libraries, thread stacks, the allocator, 512 pooled coroutine stacks.
+const MAPS_RESERVED: u64 = 4_096;
+/// Descriptors for everything else, beside those of each core and each GPU: the admin plane, logs, connections that
+/// are only accepted to be told that the server is full.
+const FILES_RESERVED: usize = 64;
+/// A listener, an epoll set, wake-ups.
+const FILES_PER_CORE: usize = 8;
+/// Pipes to a worker process, or connections to a remote worker.
+const FILES_PER_GPU: usize = 8;
+
+/// The connections that there is room for.
+pub struct Room {
+    /// The most that can be open at once.
+    pub connections: usize,
+    /// What keeps it from being more.
+    pub because: String,
+}
+
+impl Room {
+    /// The room that `machine` has for connections, beside what the cores and GPUs need.
+    pub fn on(machine: &Machine, cores: usize, gpus: usize) -> Room {
+        let files = machine
+            .open_files
+            .saturating_sub(files_reserved(cores, gpus));
+        let maps = machine.memory_maps.saturating_sub(MAPS_RESERVED) / MAPS_PER_CONNECTION;
+        let connections = CONNECTIONS_MAX.min(files).min(maps);
+        let because = if connections == CONNECTIONS_MAX {
+            "that is the most that one server takes".to_owned()
+        } else if connections == files {
+            let (limit, reserved) = (machine.open_files, files_reserved(cores, gpus));
+            let (limit, reserved) = (grouped(limit), grouped(reserved));
+            format!("ulimit -n is {limit}, of which {reserved} are for other uses")
+        } else {
+            let limit = grouped(machine.memory_maps);
+            format!("vm.max_map_count is {limit}, and each takes {MAPS_PER_CONNECTION}")
+        };
+        Room {
+            connections: usize::try_from(connections).expect("30,000 at most"),
+            because,
+        }
+    }
+}
+
+fn files_reserved(cores: usize, gpus: usize) -> u64 {
+    (FILES_RESERVED + FILES_PER_CORE * cores + FILES_PER_GPU * gpus) as u64
+}
+
+/// The descriptors that a server may have open with this many connections, cores and GPUs.
+pub fn files_needed(connections: usize, cores: usize, gpus: usize) -> u64 {
+    connections as u64 + files_reserved(cores, gpus)
+}
+
+/// The memory mappings that a server may have with this many connections.
+pub fn maps_needed(connections: usize) -> u64 {
+    MAPS_PER_CONNECTION * connections as u64 + MAPS_RESERVED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn room(open_files: u64, memory_maps: u64) -> Room {
+        let machine = Machine {
+            cores: vec![0, 1],
+            open_files,
+            memory_maps,
+        };
+        Room::on(&machine, 2, 4)
+    }
+
+    #[test]
+    fn the_scarcest_resource_decides_and_is_named() {
+        let few_files = room(1_024, 65_530);
+        assert_eq!(few_files.connections, 912);
+        assert!(few_files.because.contains("ulimit -n is 1,024"));
+        let few_maps = room(u64::MAX, 10_000);
+        assert_eq!(few_maps.connections, 2_952);
+        assert!(few_maps.because.contains("vm.max_map_count is 10,000"));
+        let plenty = room(u64::MAX, u64::MAX);
+        assert_eq!(plenty.connections, 30_000);
+        assert!(plenty.because.contains("the most that one server takes"));
+    }
+
+    #[test]
+    fn the_usual_kernel_limits_leave_room_for_the_most() {
+        assert_eq!(room(65_536, 65_530).connections, 30_000);
+    }
+
+    #[test]
+    fn no_room_is_no_connection() {
+        assert_eq!(room(0, 0).connections, 0);
+        assert_eq!(room(100, 65_530).connections, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn what_there_is_room_for_fits(files in 0_u64..100_000, maps in 0_u64..200_000) {
+            let room = room(files, maps);
+            if room.connections > 0 {
+                prop_assert!(files_needed(room.connections, 2, 4) <= files);
+                prop_assert!(maps_needed(room.connections) <= maps);
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! What is taken and what is warned of, and that the example, the help and the code agree.
+
+mod refused;
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::{CommandFactory, Parser};
+
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../../funicular.example.toml");
+
+fn machine() -> Machine {
+    Machine {
+        cores: vec![0, 1, 2, 5],
+        open_files: 1 << 20,
+        memory_maps: 65_530,
+    }
+}
+
+fn flags(arguments: &[&str]) -> Flags {
+    let cli = Cli::try_parse_from([&["funicular"], arguments].concat()).expect("sound flags");
+    let Action::Serve(flags) = cli.action() else {
+        panic!("no other command was given");
+    };
+    flags
+}
+
+fn resolve_on(machine: &Machine, file: &str, arguments: &[&str]) -> Result<Config, ConfigError> {
+    let raw = RawConfig::parse(Path::new("f.toml"), file)?;
+    Config::resolve(&flags(arguments).overlay(raw), machine)
+}
+
+fn resolve(file: &str, arguments: &[&str]) -> Result<Config, ConfigError> {
+    resolve_on(&machine(), file, arguments)
+}
+
+fn refusal(file: &str, arguments: &[&str]) -> String {
+    resolve(file, arguments).expect_err("a refusal").to_string()
+}
+
+#[test]
+fn the_example_holds_the_defaults() {
+    let defaults = resolve("", &[]).expect("defaults are sound");
+    assert_eq!(
+        resolve(EXAMPLE, &[]).expect("the example is sound"),
+        defaults
+    );
+    assert_eq!(defaults.warnings, Vec::<String>::new());
+    assert_eq!(defaults.capacity(), Some(4_000.0));
+}
+
+#[test]
+fn the_example_names_every_setting_in_order() {
+    let mut section = String::new();
+    let mut named = Vec::new();
+    for line in EXAMPLE.lines() {
+        if let Some(table) = line.strip_prefix('[') {
+            section = table.trim_end_matches(']').to_owned();
+        } else if let Some((name, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
+            named.push((section.clone(), name.to_owned()));
+        }
+    }
+    let keys = keys::ALL.iter();
+    let all: Vec<_> = keys
+        .map(|key| (key.section.to_owned(), key.name.to_owned()))
+        .collect();
+    assert_eq!(named, all);
+}
+
+#[test]
+fn every_flag_sets_a_setting_and_its_help_says_the_default() {
+    let command = Cli::command();
+    let example: toml::Table = EXAMPLE.parse().expect("TOML");
+    let others = ["config", "help", "version"];
+    let named = |argument: &&clap::Arg| {
+        argument
+            .get_long()
+            .is_some_and(|long| !others.contains(&long))
+    };
+    assert_eq!(
+        command.get_arguments().filter(named).count(),
+        keys::ALL.len()
+    );
+    for key in keys::ALL {
+        let long = key.flag.trim_start_matches("--");
+        let argument = command
+            .get_arguments()
+            .find(|argument| argument.get_long() == Some(long));
+        let argument = argument.unwrap_or_else(|| panic!("{key} has no flag {}", key.flag));
+        let table = match key.section {
+            "" => &example,
+            section => example[section].as_table().expect("a table"),
+        };
+        let default = table[key.name].to_string();
+        let help = argument.get_help().expect("help").to_string();
+        let ending = format!("[default: {}]", default.trim_matches('"'));
+        assert!(
+            help.ends_with(&ending),
+            "{}: {help:?} should end with {ending}",
+            key.flag
+        );
+        assert!(
+            argument.get_help_heading().is_some(),
+            "{} stands under no heading",
+            key.flag
+        );
+    }
+}
+
+#[test]
+fn clap_finds_nothing_wrong_with_the_command_line() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn commands_are_told_apart() {
+    let action = |line: &[&str]| Cli::try_parse_from(line).map(Cli::action);
+    assert!(matches!(
+        action(&["funicular", "--gpus", "2"]),
+        Ok(Action::Serve(_))
+    ));
+    assert!(matches!(
+        action(&["funicular", "serve", "--gpus", "2"]),
+        Ok(Action::Serve(_))
+    ));
+    assert!(matches!(
+        action(&["funicular", "check", "--gpus", "2"]),
+        Ok(Action::Check(_))
+    ));
+    assert!(matches!(
+        action(&["funicular", "version"]),
+        Ok(Action::Version)
+    ));
+    assert!(action(&["funicular", "--gpu", "2"]).is_err());
+}
+
+/// Every flag, with a value that is not its default, set in the file to yet another one.
+#[test]
+fn every_flag_beats_the_file() {
+    let file = "
+        listen = '127.0.0.1:1111'\nadmin = '127.0.0.1:1112'\ncores = 'auto'\nmax_connections = 11
+        model = 'file'\ndefault_tier = 'paid'\ndeadline_ms = 1111\nqueue_bound = 1111\ngpus = 11
+        executor = 'simulated'\nbatch_timeout_ms = 1111\nlog_level = 'warn'
+        [batch]\nbatch_max = 11\nhold_max_ms = 11\npatience = 11
+        [simulated]\nlatency_ms = 11\njitter = 0.11\ncold_start_ms = 11
+        [limits]\nbody_max_bytes = 1111\ninput_max_bytes = 1111\noutput_max_bytes = 1111
+        header_max_bytes = 1111\nheader_max_count = 11\ntarget_max_bytes = 111
+        [timeouts]\nheader_ms = 11\nbody_ms = 11\nidle_ms = 11\nwrite_ms = 11
+        [drain]\ndelay_ms = 11\ngrace_ms = 1111";
+    let line = "--listen localhost:2221 --admin off --cores 0,2 --max-connections 22 --model flag \
+        --default-tier Enterprise --deadline-ms 2222 --queue-bound 2222 --gpus 22 --executor simulated \
+        --batch-timeout-ms 2222 --log-level debug --batch-max 22 --hold-max-ms 22 --patience inf \
+        --sim-latency-ms 22 --sim-jitter 0.22 --sim-cold-start-ms 22 --body-max-bytes 2222 \
+        --input-max-bytes 2222 --output-max-bytes 2222 --header-max-bytes 2222 --header-max-count 22 \
+        --target-max-bytes 222 --header-timeout-ms 22 --body-timeout-ms 22 --idle-timeout-ms 22 \
+        --write-timeout-ms 22 --drain-delay-ms 22 --drain-grace-ms 2222";
+    let arguments: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(arguments.len(), 2 * keys::ALL.len());
+    let ms = Duration::from_millis;
+    let expected = Config {
+        listen: "127.0.0.1:2221".parse().expect("an address"),
+        admin: None,
+        cores: vec![0, 2],
+        gpus: 22,
+        executor: ExecutorConfig::Simulated(SimulatedConfig {
+            latency: ms(22),
+            jitter: 0.22,
+            cold_start: ms(22),
+        }),
+        batch: BatchConfig {
+            batch_max: 22,
+            hold_max: ms(22),
+            patience: f64::INFINITY,
+        },
+        queue_bound: 2_222,
+        http: HttpConfig {
+            limits: HttpLimits {
+                body_max_bytes: 2_222,
+                input_max_bytes: 2_222,
+                output_max_bytes: 2_222,
+                header_max_bytes: 2_222,
+                header_max_count: 22,
+                target_max_bytes: 222,
+            },
+            timeouts: HttpTimeouts {
+                header: ms(22),
+                body: ms(22),
+                idle: ms(22),
+                write: ms(22),
+            },
+            max_connections: 22,
+            model: "flag".to_owned(),
+            default_tier: Tier::Enterprise,
+            deadline: ms(2_222),
+        },
+        drain: DrainConfig {
+            delay: ms(22),
+            grace: ms(2_222),
+        },
+        batch_timeout: Some(ms(2_222)),
+        log_level: LevelFilter::Debug,
+        warnings: Vec::new(),
+    };
+    assert_eq!(resolve(file, &arguments).expect("sound"), expected);
+    assert_eq!(resolve("", &arguments).expect("sound"), expected);
+    let from_file = resolve(file, &[]).expect("sound");
+    assert_eq!((from_file.gpus, from_file.drain.delay), (11, ms(11)));
+}
+
+#[test]
+fn ports_that_do_not_collide_are_taken() {
+    let cases = [
+        ("127.0.0.1:0", "127.0.0.1:0"),
+        ("127.0.0.1:80", "127.0.0.2:80"),
+        ("127.0.0.1:80", "off"),
+    ];
+    for (listen, admin) in cases {
+        let taken = resolve("", &["--listen", listen, "--admin", admin]);
+        assert!(taken.is_ok(), "{listen} {admin}: {taken:?}");
+    }
+}
+
+#[test]
+fn connections_left_to_the_server_are_lowered_and_named_ones_refused() {
+    let small = Machine {
+        open_files: 1_024,
+        ..machine()
+    };
+    let lowered = resolve_on(&small, "", &[]).expect("auto fits");
+    assert_eq!(lowered.http.max_connections, 896);
+    assert_eq!(
+        lowered.warnings,
+        [
+            "only 896 connections instead of 20,000 (ulimit -n is 1,024, of which 128 are for other uses): raise that limit"
+        ]
+    );
+    assert_eq!(lowered.open_files_needed(), 1_024);
+
+    let exact = resolve_on(&small, "max_connections = 896", &[]).expect("896 fit");
+    assert_eq!((exact.http.max_connections, exact.warnings.len()), (896, 0));
+    let refused = resolve_on(&small, "", &["--max-connections", "897"]).expect_err("too many");
+    assert_eq!(
+        refused.to_string(),
+        "--max-connections: max_connections is 897; it must be from 1 to 896 here \
+         (ulimit -n is 1,024, of which 128 are for other uses), or auto"
+    );
+    assert!(resolve_on(&small, "max_connections = 0", &[]).is_err());
+    assert!(resolve_on(&small, "max_connections = -5", &[]).is_err());
+    assert!(refusal("max_connections = 30001", &[]).contains("the most that one server takes"));
+
+    let tiny = Machine {
+        open_files: 64,
+        ..machine()
+    };
+    let refused = resolve_on(&tiny, "", &[]).expect_err("no room");
+    assert!(
+        refused
+            .to_string()
+            .starts_with("this machine: max_connections can't even be 1")
+    );
+}
+
+#[test]
+fn cores_are_compared_with_those_of_the_machine() {
+    assert_eq!(resolve("", &[]).expect("auto").cores, [0, 1, 2, 5]);
+    assert_eq!(resolve("cores = 2", &[]).expect("a count").cores, [0, 1]);
+    assert_eq!(
+        resolve("", &["--cores", "2,5"]).expect("a list").cores,
+        [2, 5]
+    );
+    let found = refusal("", &["--cores", "0-3"]);
+    assert_eq!(
+        found,
+        "--cores: cores can't hold: this process may not run on core 3, only on 0-2,5"
+    );
+    assert!(refusal("cores = 0", &[]).starts_with("f.toml:1: cores can't hold: 0 cores"));
+    let blind = Machine {
+        cores: Vec::new(),
+        ..machine()
+    };
+    let refused = resolve_on(&blind, "", &[]).expect_err("no cores");
+    assert!(
+        refused
+            .to_string()
+            .starts_with("this machine: cores can't hold: can't tell")
+    );
+}
+
+#[test]
+fn what_is_probably_not_meant_is_warned_of() {
+    let cases: [(&[&str], &str); 5] = [
+        (
+            &["--listen", "0.0.0.0:80"],
+            "listening on 0.0.0.0:80, beyond this machine",
+        ),
+        (
+            &["--admin", "[::]:90"],
+            "the admin port is open beyond this machine on [::]:90",
+        ),
+        (
+            &["--deadline-ms", "139"],
+            "the deadline (139 ms) is shorter than the longest hold and a batch (40 ms + 100 ms)",
+        ),
+        (
+            &["--batch-timeout-ms", "100"],
+            "batch_timeout_ms (100 ms) is no longer than a batch (100 ms)",
+        ),
+        (
+            &["--drain-grace-ms", "1999"],
+            "drain.grace_ms (1,999 ms) is shorter than the deadline (2 s)",
+        ),
+    ];
+    for (arguments, message) in cases {
+        let warnings = resolve("", arguments).expect("legal").warnings;
+        assert_eq!(warnings.len(), 1, "{arguments:?}: {warnings:?}");
+        assert!(warnings[0].starts_with(message), "{warnings:?}");
+    }
+    for legal in [
+        ["--deadline-ms", "140"],
+        ["--listen", "[::1]:80"],
+        ["--sim-latency-ms", "0"],
+    ] {
+        assert_eq!(
+            resolve("", &legal).expect("legal").warnings,
+            Vec::<String>::new(),
+            "{legal:?}"
+        );
+    }
+}
+
+#[test]
+fn infinity_and_zero_are_patience_in_every_spelling() {
+    for file in ["patience = inf", "patience = 'inf'", "patience = +inf"] {
+        let config = resolve(&format!("[batch]\n{file}"), &[]).expect(file);
+        assert_eq!(config.batch.patience, f64::INFINITY);
+    }
+    for zero in ["0", "0.0", "-0.0"] {
+        let config = resolve("", &["--patience", zero]).expect(zero);
+        assert!(config.batch.patience == 0.0 && config.batch.patience.is_sign_positive());
+    }
+}
+
+#[test]
+fn a_file_is_read_from_where_the_flag_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("funicular.toml");
+    std::fs::write(&path, "gpus = 7\r\n[batch]\r\nbatch_max = 9\r\n").expect("written");
+    let config = Config::load(flags(&[
+        "--config",
+        &path.display().to_string(),
+        "--batch-max",
+        "8",
+    ]));
+    let config = config.expect("sound");
+    assert_eq!((config.gpus, config.batch.batch_max), (7, 8));
+}

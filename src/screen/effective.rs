@@ -1,0 +1,144 @@
+//! The output of `funicular check`: every setting as it holds, in the form of a file that `--config` takes, and every
+//! limit that follows from them as comments.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::config::keys::{self, Key};
+use crate::config::units::{bytes, grouped, span};
+use crate::config::{Config, ExecutorConfig, cores};
+use crate::tier::Tier;
+
+/// The effective configuration as TOML, with the derived limits above it as comments.
+///
+/// Read back on the same machine it gives the same configuration.
+pub fn effective(config: &Config) -> String {
+    let mut text = format!(
+        "# funicular {}: the effective configuration\n#\n",
+        super::VERSION
+    );
+    for (name, value) in derived(config) {
+        line(&mut text, &format!("# {name:<24} {value}"));
+    }
+    text.push('\n');
+    let mut section = "";
+    for (key, value) in settings(config) {
+        if key.section != section {
+            section = key.section;
+            line(&mut text, &format!("\n[{section}]"));
+        }
+        line(&mut text, &format!("{:<16} = {value}", key.name));
+    }
+    text
+}
+
+fn line(text: &mut String, line: &str) {
+    writeln!(text, "{line}").expect("a String takes every text");
+}
+
+/// Limits that nobody sets but that follow from the settings.
+fn derived(config: &Config) -> Vec<(&'static str, String)> {
+    let limits = &config.http.limits;
+    let waiting = Tier::COUNT * config.queue_bound;
+    let product = |count: usize, size: usize| bytes((count as u64).saturating_mul(size as u64));
+    vec![
+        ("capacity", super::capacity(config)),
+        ("acceptor cores", config.cores.len().to_string()),
+        ("open files needed", grouped(config.open_files_needed())),
+        ("memory maps needed", grouped(config.memory_maps_needed())),
+        ("tickets waiting, at most", grouped(waiting as u64)),
+        (
+            "waiting input, at most",
+            product(waiting, limits.input_max_bytes),
+        ),
+        (
+            "input of one batch",
+            format!(
+                "{} at most",
+                product(config.batch.batch_max, limits.input_max_bytes)
+            ),
+        ),
+        (
+            "output of one batch",
+            format!(
+                "{} at most",
+                product(config.batch.batch_max, limits.output_max_bytes)
+            ),
+        ),
+        (
+            "head of one request",
+            format!("{} at most", bytes(limits.head_max_bytes() as u64)),
+        ),
+        (
+            "shutdown",
+            format!("{} at most", span(config.drain.delay + config.drain.grace)),
+        ),
+    ]
+}
+
+/// Every setting with its value as TOML, in the order of [`keys::ALL`].
+fn settings(config: &Config) -> Vec<(Key, String)> {
+    let (http, drain, batch) = (&config.http, &config.drain, &config.batch);
+    let ExecutorConfig::Simulated(simulated) = &config.executor;
+    let admin = config
+        .admin
+        .map_or("off".to_owned(), |admin| admin.to_string());
+    let limits = &http.limits;
+    vec![
+        (keys::LISTEN, quoted(&config.listen.to_string())),
+        (keys::ADMIN, quoted(&admin)),
+        (keys::CORES, quoted(&cores::list(&config.cores))),
+        (keys::MAX_CONNECTIONS, http.max_connections.to_string()),
+        (keys::MODEL, quoted(&http.model)),
+        (keys::DEFAULT_TIER, quoted(http.default_tier.name())),
+        (keys::DEADLINE_MS, millis(http.deadline)),
+        (keys::QUEUE_BOUND, config.queue_bound.to_string()),
+        (keys::GPUS, config.gpus.to_string()),
+        (keys::EXECUTOR, quoted(config.executor.name())),
+        (
+            keys::BATCH_TIMEOUT_MS,
+            config.batch_timeout.map_or(quoted("auto"), millis),
+        ),
+        (
+            keys::LOG_LEVEL,
+            quoted(&config.log_level.as_str().to_ascii_lowercase()),
+        ),
+        (keys::BATCH_MAX, batch.batch_max.to_string()),
+        (keys::HOLD_MAX_MS, millis(batch.hold_max)),
+        (keys::PATIENCE, number(batch.patience)),
+        (keys::SIM_LATENCY_MS, millis(simulated.latency)),
+        (keys::SIM_JITTER, number(simulated.jitter)),
+        (keys::SIM_COLD_START_MS, millis(simulated.cold_start)),
+        (keys::BODY_MAX_BYTES, limits.body_max_bytes.to_string()),
+        (keys::INPUT_MAX_BYTES, limits.input_max_bytes.to_string()),
+        (keys::OUTPUT_MAX_BYTES, limits.output_max_bytes.to_string()),
+        (keys::HEADER_MAX_BYTES, limits.header_max_bytes.to_string()),
+        (keys::HEADER_MAX_COUNT, limits.header_max_count.to_string()),
+        (keys::TARGET_MAX_BYTES, limits.target_max_bytes.to_string()),
+        (keys::HEADER_TIMEOUT_MS, millis(http.timeouts.header)),
+        (keys::BODY_TIMEOUT_MS, millis(http.timeouts.body)),
+        (keys::IDLE_TIMEOUT_MS, millis(http.timeouts.idle)),
+        (keys::WRITE_TIMEOUT_MS, millis(http.timeouts.write)),
+        (keys::DRAIN_DELAY_MS, millis(drain.delay)),
+        (keys::DRAIN_GRACE_MS, millis(drain.grace)),
+    ]
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+fn millis(time: Duration) -> String {
+    time.as_millis().to_string()
+}
+
+/// Whole numbers without a fraction, as people write them.
+fn number(number: f64) -> String {
+    if number.is_infinite() {
+        return quoted("inf");
+    }
+    if number.fract() == 0.0 && number < 1e15 {
+        return format!("{number:.0}");
+    }
+    toml::Value::from(number).to_string()
+}

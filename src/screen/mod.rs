@@ -1,0 +1,176 @@
+//! What operators read in the terminal: the start-up screen and the output of `funicular check`.
+//!
+//! Pure functions from a [`Config`] (and the addresses that were bound) to text; `main` prints it. Scripts read two
+//! phrases of the start-up screen, `listening on http://ADDR` and `admin on http://ADDR`, each ending its line, and the
+//! output of `check` is a file that `--config` takes.
+
+mod effective;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::config::units::{bytes, grouped, span};
+use crate::config::{BatchConfig, Config, ExecutorConfig, SimulatedConfig, cores};
+
+pub use effective::effective;
+
+/// This build's version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The screen shown once at start, when the ports are bound: `listen` and `admin` are the addresses that were really
+/// taken.
+pub fn start_up(config: &Config, listen: SocketAddr, admin: Option<SocketAddr>) -> String {
+    let mut screen = format!("funicular {VERSION}\n\n  listening on http://{listen}\n");
+    match admin {
+        Some(admin) => screen.push_str(&format!("  admin on http://{admin}\n\n")),
+        None => screen.push_str("  admin off\n\n"),
+    }
+    for (name, text) in facts(config) {
+        screen.push_str(&format!("  {name:<12} {text}\n"));
+    }
+    if !config.warnings.is_empty() {
+        screen.push('\n');
+    }
+    for warning in &config.warnings {
+        screen.push_str(&format!("  warning: {warning}\n"));
+    }
+    screen.push_str(&format!("\nTry it:\n  {}\n", curl(listen)));
+    screen
+}
+
+fn facts(config: &Config) -> Vec<(&'static str, String)> {
+    let (http, limits, timeouts) = (&config.http, &config.http.limits, &config.http.timeouts);
+    vec![
+        ("executor", executor(&config.executor)),
+        ("GPUs", config.gpus.to_string()),
+        ("batches", batches(&config.batch)),
+        ("capacity", capacity(config)),
+        (
+            "deadline",
+            format!(
+                "{}, less where the caller asks for less",
+                span(http.deadline)
+            ),
+        ),
+        (
+            "queues",
+            format!(
+                "{} tickets for each tier",
+                grouped(config.queue_bound as u64)
+            ),
+        ),
+        (
+            "connections",
+            format!("{} at most", grouped(http.max_connections as u64)),
+        ),
+        (
+            "requests",
+            format!(
+                "body {}, input {}, output {}; {} headers in {}, target {}",
+                bytes(limits.body_max_bytes as u64),
+                bytes(limits.input_max_bytes as u64),
+                bytes(limits.output_max_bytes as u64),
+                limits.header_max_count,
+                bytes(limits.header_max_bytes as u64),
+                bytes(limits.target_max_bytes as u64),
+            ),
+        ),
+        (
+            "timeouts",
+            format!(
+                "header {}, body {}, idle {}, write {}",
+                span(timeouts.header),
+                span(timeouts.body),
+                span(timeouts.idle),
+                span(timeouts.write),
+            ),
+        ),
+        (
+            "model",
+            format!(
+                "{}; requests without X-Tier are {}",
+                http.model, http.default_tier
+            ),
+        ),
+        (
+            "cores",
+            format!(
+                "{} (pinned: {})",
+                config.cores.len(),
+                cores::list(&config.cores)
+            ),
+        ),
+    ]
+}
+
+fn executor(executor: &ExecutorConfig) -> String {
+    let ExecutorConfig::Simulated(SimulatedConfig {
+        latency,
+        jitter,
+        cold_start,
+    }) = executor;
+    let mut text = format!("{}: {} a batch", executor.name(), span(*latency));
+    if *jitter > 0.0 {
+        text.push_str(&format!(", give or take {:.0} %", jitter * 100.0));
+    }
+    if !cold_start.is_zero() {
+        text.push_str(&format!(", {} to start", span(*cold_start)));
+    }
+    text
+}
+
+fn batches(batch: &BatchConfig) -> String {
+    let BatchConfig {
+        batch_max,
+        hold_max,
+        patience,
+    } = batch;
+    let rule = match *patience {
+        0.0 => "launched at once (patience 0)".to_owned(),
+        f64::INFINITY => format!("launched full or after {} (patience inf)", span(*hold_max)),
+        patience => format!(
+            "paced (patience {patience}), held {} at most while a GPU is free",
+            span(*hold_max)
+        ),
+    };
+    format!("up to {} tickets, {rule}", grouped(*batch_max as u64))
+}
+
+fn capacity(config: &Config) -> String {
+    let Some(capacity) = config.capacity() else {
+        return "unknown until the first batch is measured".to_owned();
+    };
+    let batch_time = span(config.executor.batch_time());
+    format!(
+        "{} requests/s ({} x {} / {batch_time})",
+        grouped(capacity.round() as u64),
+        config.gpus,
+        config.batch.batch_max
+    )
+}
+
+/// A curl line that works when pasted into any shell on this machine.
+pub fn curl(listen: SocketAddr) -> String {
+    let address = reachable(listen);
+    let url = format!("http://{address}/v1/inference");
+    // zsh takes the brackets of an IPv6 address for a pattern.
+    let url = if address.is_ipv6() {
+        format!("'{url}'")
+    } else {
+        url
+    };
+    format!(
+        "curl {url} -H 'Content-Type: application/json' -d '{{\"input\": \"Hello, Funicular!\"}}'"
+    )
+}
+
+/// Where this machine reaches a server that listens on `bound`: a wildcard is no address to connect to.
+pub fn reachable(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, bound.port())
+}
