@@ -1,0 +1,256 @@
+//! The collector: where idle GPU threads wait for a batch. Leader/followers, so there is no batcher thread to be a
+//! bottleneck.
+//!
+//! One idle GPU thread holds the token. It drains the hand-over, applies the launch rule and claims its batch; then it
+//! gives the token to the next idle thread *before* it stages and launches, so an executor that blocks never blocks
+//! another GPU. The token is a mutex guard: a panic gives it up as well.
+//!
+//! The token only says whose turn it is. The scheduler itself has a lock of its own, held for microseconds and never
+//! while anybody sleeps, because others must reach it too: a busy GPU that binds its next batch ahead, one that goes
+//! down, returned tickets.
+//!
+//! A holder with nothing to launch sleeps on the doorbell. It first says how many tickets it needs ([`Doorbell::arm`]),
+//! then looks at the hand-over once more, then sleeps: an arrival either sees the number or is seen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::batch::Batch;
+use crate::batch::pool::{Activity, Capacity};
+use crate::batch::schedule::{Advice, Scheduler};
+use crate::clock::{self, Time};
+use crate::queue::{Backlog, Doorbell, Handover};
+use crate::ticket::{Failure, Ticket};
+use crate::wake::Mailboxes;
+
+/// What a GPU thread gets when it asks for work.
+#[derive(Debug)]
+pub enum Work {
+    /// A batch of at least one ticket to stage and launch.
+    Batch(Batch),
+    /// Nothing until the time it asked for.
+    Nothing,
+    /// The server ends: nothing will come any more.
+    Closed,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Collector {
+    scheduler: Mutex<Scheduler>,
+    token: Mutex<()>,
+    handover: Handover,
+    doorbell: Arc<Doorbell>,
+    ear: Receiver<()>,
+    mailboxes: Arc<Mailboxes>,
+    backlog: Arc<Backlog>,
+    capacity: Arc<Capacity>,
+    closed: (Mutex<bool>, Condvar),
+    batch_max: usize,
+}
+
+impl Collector {
+    /// A collector over `scheduler`, fed by `handover`.
+    pub fn new(
+        scheduler: Scheduler,
+        handover: Handover,
+        (doorbell, ear): (Arc<Doorbell>, Receiver<()>),
+        mailboxes: Arc<Mailboxes>,
+    ) -> Collector {
+        Collector {
+            backlog: Arc::clone(scheduler.backlog()),
+            capacity: Arc::clone(scheduler.pool().capacity()),
+            batch_max: scheduler.policy().batch_max,
+            scheduler: Mutex::new(scheduler),
+            token: Mutex::new(()),
+            handover,
+            doorbell,
+            ear,
+            mailboxes,
+            closed: (Mutex::new(false), Condvar::new()),
+        }
+    }
+
+    /// The live counts.
+    pub fn backlog(&self) -> &Arc<Backlog> {
+        &self.backlog
+    }
+
+    /// The pool's published figures.
+    pub fn capacity(&self) -> &Arc<Capacity> {
+        &self.capacity
+    }
+
+    /// The mailboxes of the acceptor cores.
+    pub fn mailboxes(&self) -> &Arc<Mailboxes> {
+        &self.mailboxes
+    }
+
+    /// The scheduler. Held briefly: every GPU thread wants it.
+    pub fn scheduler(&self) -> MutexGuard<'_, Scheduler> {
+        self.scheduler.lock()
+    }
+
+    /// Blocks the thread of the healthy GPU `gpu` until the launch rule gives it a batch, or until `until`.
+    pub fn next(&self, gpu: usize, until: Time) -> Work {
+        if self
+            .scheduler
+            .lock()
+            .set_activity(gpu, Activity::Idle(clock::now()))
+        {
+            self.doorbell.ring();
+        }
+        // The guard is the token. Followers queue here; `parking_lot` wakes one of them when it is given up.
+        let Some(_token) = self.token.try_lock_until(clock::instant(until)) else {
+            return self.idle_work();
+        };
+        let work = self.hold(gpu, until);
+        self.doorbell.disarm();
+        work
+    }
+
+    fn idle_work(&self) -> Work {
+        if self.is_closed() {
+            Work::Closed
+        } else {
+            Work::Nothing
+        }
+    }
+
+    /// What the holder of the token does.
+    fn hold(&self, gpu: usize, until: Time) -> Work {
+        loop {
+            let now = clock::now();
+            if self.is_closed() || now >= until {
+                return self.idle_work();
+            }
+            match self.look(gpu, now) {
+                Ok(batch) => return Work::Batch(batch),
+                Err((need, again)) => self.sleep(need, again.min(until)),
+            }
+        }
+    }
+
+    /// One look at the room: the batch, or how many tickets to wait for and until when.
+    fn look(&self, gpu: usize, now: Time) -> Result<Batch, (usize, Time)> {
+        let mut wakes = self.mailboxes.gather();
+        let mut scheduler = self.scheduler.lock();
+        self.handover.drain(|ticket| scheduler.seat(ticket));
+        loop {
+            match scheduler.decide(gpu, now) {
+                Advice::Hold { need, again } => return Err((need, again)),
+                Advice::Launch(lane, reason) => {
+                    let batch = scheduler.claim(gpu, lane, reason, now, &mut wakes);
+                    if !batch.tickets.is_empty() {
+                        return Ok(batch);
+                    }
+                }
+            }
+        }
+    }
+
+    fn sleep(&self, need: usize, until: Time) {
+        self.doorbell.arm(need);
+        if self.handover.is_empty() {
+            // Both outcomes mean the same: look again.
+            let _ = self.ear.recv_deadline(clock::instant(until));
+        }
+    }
+
+    /// Binds the next batch of the busy GPU `gpu` if it is full and no GPU is idle.
+    pub fn bind_ahead(&self, gpu: usize) -> Option<Batch> {
+        let now = clock::now();
+        let mut wakes = self.mailboxes.gather();
+        let mut scheduler = self.scheduler.lock();
+        self.handover.drain(|ticket| scheduler.seat(ticket));
+        scheduler.bind_ahead(gpu, now, &mut wakes)
+    }
+
+    /// Takes back a batch that was bound and not launched.
+    pub fn give_back(&self, batch: Batch) {
+        self.scheduler.lock().give_back(batch);
+        self.returned();
+    }
+
+    /// `gpu` launches a batch now. Nothing happens if it was taken out of service meanwhile.
+    pub fn launched(&self, gpu: usize, now: Time) {
+        self.scheduler.lock().launched(gpu, now);
+    }
+
+    /// A batch of `gpu` took `took`.
+    pub fn measured(&self, gpu: usize, took: Duration) {
+        self.scheduler.lock().measured(gpu, took);
+    }
+
+    /// `gpu` is out of service.
+    pub fn down(&self, gpu: usize) {
+        self.scheduler.lock().set_activity(gpu, Activity::Down);
+        self.doorbell.ring();
+    }
+
+    /// L of `gpu`.
+    pub fn batch_time(&self, gpu: usize) -> Duration {
+        self.scheduler.lock().batch_time(gpu)
+    }
+
+    /// What was measured on `gpu` no longer holds.
+    pub fn forget(&self, gpu: usize) {
+        self.scheduler.lock().forget(gpu);
+    }
+
+    /// Tickets whose batch was lost wait again, in the retry lane.
+    pub fn retry(&self, tickets: Vec<Box<Ticket>>) {
+        self.scheduler.lock().retry(tickets);
+        self.returned();
+    }
+
+    /// Tickets came back to wait. After [`Collector::close`] nobody would ever look at them again.
+    fn returned(&self) {
+        if self.is_closed() {
+            self.fail_waiting(&Failure::Draining);
+        }
+        self.doorbell.ring();
+    }
+
+    /// Tickets in a full batch.
+    pub fn batch_max(&self) -> usize {
+        self.batch_max
+    }
+
+    /// Whether the server ends.
+    pub fn is_closed(&self) -> bool {
+        *self.closed.0.lock()
+    }
+
+    /// Sleeps until `until`, or until the server ends.
+    pub fn wait_closed(&self, until: Time) {
+        let mut closed = self.closed.0.lock();
+        if !*closed {
+            self.closed.1.wait_until(&mut closed, clock::instant(until));
+        }
+    }
+
+    /// Ends the server: whoever waits is told so, and GPU threads get [`Work::Closed`].
+    pub fn close(&self) {
+        *self.closed.0.lock() = true;
+        self.closed.1.notify_all();
+        self.fail_waiting(&Failure::Draining);
+        self.doorbell.ring();
+    }
+
+    /// Answers everybody who waits with `failure`.
+    pub fn fail_waiting(&self, failure: &Failure) {
+        let mut wakes = self.mailboxes.gather();
+        let mut scheduler = self.scheduler.lock();
+        self.handover.drain(|ticket| scheduler.seat(ticket));
+        for ticket in scheduler.take_all() {
+            let tier = ticket.tier;
+            if let Some(from) = ticket.fail(failure.clone(), &mut wakes) {
+                self.backlog.left(from, tier);
+            }
+        }
+    }
+}

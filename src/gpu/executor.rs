@@ -1,0 +1,86 @@
+//! What runs a batch. One executor per GPU, owned by its GPU thread.
+//!
+//! An executor has two halves: one may be staged while the other runs. The order of calls is
+//! `stage(a) launch(a) [stage(b)] wait(a)… launch(b) …`; `wait` is called until it stops saying [`Outcome::Pending`].
+//! No call may block past the time it is given, `stage`, `launch` and `check` not for longer than a copy takes. One that
+//! does anyway costs its GPU, nobody else: the watchdog takes the batch away from it.
+
+use crate::clock::Time;
+use crate::ticket::{Input, Output};
+
+/// One of an executor's two staging buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// The first.
+    A,
+    /// The second.
+    B,
+}
+
+impl Half {
+    /// Both halves.
+    pub const ALL: [Half; 2] = [Half::A, Half::B];
+
+    /// The other one.
+    pub const fn other(self) -> Half {
+        match self {
+            Half::A => Half::B,
+            Half::B => Half::A,
+        }
+    }
+
+    /// 0 or 1.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// The device, process or worker behind an executor is gone or can't be trusted any more; it takes a reset to use it
+/// again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Lost(pub String);
+
+/// How a batch stands or ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It still runs.
+    Pending,
+    /// It ended: result i belongs to input i. `Err` names an input that the function rejects, in its own words.
+    Done(Vec<Result<Output, String>>),
+    /// The batch function raised, or returned something that is not one string per input; the device is fine.
+    Raised(String),
+    /// The device is gone, and the batch with it.
+    Lost(Lost),
+}
+
+/// See the module's text.
+pub trait Executor: Send {
+    /// Copies `inputs` into `half`, which does not run.
+    ///
+    /// # Errors
+    /// [`Lost`] if the device failed.
+    fn stage(&mut self, half: Half, inputs: &[Input]) -> Result<(), Lost>;
+
+    /// Starts what was staged in `half`. The other half does not run.
+    ///
+    /// # Errors
+    /// [`Lost`] if the device failed; the batch did not run.
+    fn launch(&mut self, half: Half) -> Result<(), Lost>;
+
+    /// Waits until the running batch ends, at most until `until` (which may have passed: then it only looks).
+    fn wait(&mut self, until: Time) -> Outcome;
+
+    /// Whether the idle device is still there. Called at least every 100 ms while idle.
+    ///
+    /// # Errors
+    /// [`Lost`] if it is not.
+    fn check(&mut self) -> Result<(), Lost>;
+
+    /// Brings the device to a state in which it can run batches, from any other; whatever ran or was staged is gone.
+    /// Also the first call of all.
+    ///
+    /// # Errors
+    /// [`Lost`] if it can't be done by `until`; it is tried again later.
+    fn reset(&mut self, until: Time) -> Result<(), Lost>;
+}

@@ -1,0 +1,313 @@
+//! Scripted faults of the simulated executor, to see from outside how the server takes them.
+//!
+//! A fault is one line of `key=value` pairs, the same in the configuration (`faults = ["kind=hang,gpu=1,batch=20"]`), on
+//! the command line (`--sim-fault`) and on the admin port (`/faults?kind=hang&gpu=1&batch=20`, which answers only when
+//! the server was started with `--sim-faults-admin`):
+//!
+//! | key | meaning | default |
+//! | --- | --- | --- |
+//! | `kind` | `lost`, `hang`, `block`, `slow`, `raise`, `count`, `panic`, `clear` | none: must be given |
+//! | `gpu` | the GPU that it hits | all |
+//! | `batch` | at the nth batch launched on a GPU from now on, canaries included | 1 |
+//! | `every` | then at every nth batch again | once only |
+//! | `times` | at most so often on each GPU; 0 is without limit | 1, with `every` 0 |
+//! | `ms` | `lost`, `hang`, `panic`: the reset fails for so long; `block`: the executor does not return for so long | 0; 2000 |
+//! | `factor` | `slow`: batch time is multiplied by it | 10 |
+//! | `marker` | `raise`: only if an input contains it | every batch |
+//!
+//! * `lost`: the device is gone half-way through the batch.
+//! * `hang`: the batch never ends; the executor still returns when told to.
+//! * `block`: the batch never ends, and the executor does not return in time either.
+//! * `slow`: the batch takes longer.
+//! * `raise`: the batch function raises; the device is fine.
+//! * `count`: the batch function returns one output too few.
+//! * `panic`: the GPU thread panics.
+//! * `clear`: forget all faults scripted so far.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::ticket::Input;
+
+/// What goes wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// The device is gone in the middle of the batch, and resets fail for this long.
+    Lost(Duration),
+    /// The batch never ends, and resets fail for this long.
+    Hang(Duration),
+    /// The executor does not return for this long.
+    Block(Duration),
+    /// The batch takes this many times as long.
+    Slow(f64),
+    /// The function raises, if an input contains the marker (or always).
+    Raise(Option<String>),
+    /// The function returns one output too few.
+    Count,
+    /// The GPU thread panics, and resets fail for this long.
+    Panic(Duration),
+    /// Forget everything scripted.
+    Clear,
+}
+
+/// One line of the script.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    kind: Kind,
+    gpu: Option<usize>,
+    batch: u64,
+    every: Option<u64>,
+    times: u64,
+}
+
+/// A line of the script that can't be followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FaultError {
+    /// Not `key=value`.
+    #[error("{0:?} is not key=value")]
+    NotAPair(String),
+    /// An unknown key.
+    #[error("{0:?} is no key of a fault; the keys are kind, gpu, batch, every, times, ms, factor, marker")]
+    UnknownKey(String),
+    /// A value that its key does not take.
+    #[error("{key}={value}: {wanted}")]
+    BadValue {
+        /// The key.
+        key: &'static str,
+        /// What was given.
+        value: String,
+        /// What would have been right.
+        wanted: &'static str,
+    },
+    /// `kind` is missing.
+    #[error("a fault needs kind=lost|hang|block|slow|raise|count|panic|clear")]
+    NoKind,
+}
+
+#[derive(Default)]
+struct Raw {
+    kind: Option<String>,
+    gpu: Option<usize>,
+    batch: Option<u64>,
+    every: Option<u64>,
+    times: Option<u64>,
+    ms: Option<u64>,
+    factor: Option<f64>,
+    marker: Option<String>,
+}
+
+fn number<T: FromStr>(key: &'static str, value: &str, wanted: &'static str) -> Result<T, FaultError> {
+    value.parse().map_err(|_| FaultError::BadValue { key, value: value.to_owned(), wanted })
+}
+
+fn at_least_one(key: &'static str, value: &str) -> Result<u64, FaultError> {
+    let wanted = "a whole number of 1 or more";
+    match number(key, value, wanted)? {
+        0 => Err(FaultError::BadValue { key, value: value.to_owned(), wanted }),
+        number => Ok(number),
+    }
+}
+
+impl Raw {
+    fn set(&mut self, pair: &str) -> Result<(), FaultError> {
+        let (key, value) = pair.split_once('=').ok_or_else(|| FaultError::NotAPair(pair.to_owned()))?;
+        match key.trim() {
+            "kind" => self.kind = Some(value.to_owned()),
+            "gpu" => self.gpu = Some(number("gpu", value, "the number of a GPU, from 0")?),
+            "batch" => self.batch = Some(at_least_one("batch", value)?),
+            "every" => self.every = Some(at_least_one("every", value)?),
+            "times" => self.times = Some(number("times", value, "a whole number, 0 for no limit")?),
+            "ms" => self.ms = Some(number("ms", value, "milliseconds, whole")?),
+            "factor" => self.factor = Some(factor(value)?),
+            "marker" => self.marker = Some(value.to_owned()),
+            other => return Err(FaultError::UnknownKey(other.to_owned())),
+        }
+        Ok(())
+    }
+
+    fn kind(&self) -> Result<Kind, FaultError> {
+        let ms = |default| Duration::from_millis(self.ms.unwrap_or(default));
+        Ok(match self.kind.as_deref().ok_or(FaultError::NoKind)? {
+            "lost" => Kind::Lost(ms(0)),
+            "hang" => Kind::Hang(ms(0)),
+            "block" => Kind::Block(ms(2000)),
+            "slow" => Kind::Slow(self.factor.unwrap_or(10.0)),
+            "raise" => Kind::Raise(self.marker.clone()),
+            "count" => Kind::Count,
+            "panic" => Kind::Panic(ms(0)),
+            "clear" => Kind::Clear,
+            other => {
+                let wanted = "lost, hang, block, slow, raise, count, panic or clear";
+                return Err(FaultError::BadValue { key: "kind", value: other.to_owned(), wanted });
+            }
+        })
+    }
+}
+
+fn factor(value: &str) -> Result<f64, FaultError> {
+    let wanted = "a number from 0 to 10000";
+    let factor: f64 = number("factor", value, wanted)?;
+    if (0.0..=10_000.0).contains(&factor) {
+        Ok(factor)
+    } else {
+        Err(FaultError::BadValue { key: "factor", value: value.to_owned(), wanted })
+    }
+}
+
+impl FromStr for Fault {
+    type Err = FaultError;
+
+    /// Pairs are separated by commas or, as in a query string, by ampersands.
+    fn from_str(line: &str) -> Result<Fault, FaultError> {
+        let mut raw = Raw::default();
+        line.split([',', '&']).filter(|pair| !pair.trim().is_empty()).try_for_each(|pair| raw.set(pair))?;
+        Ok(Fault {
+            kind: raw.kind()?,
+            gpu: raw.gpu,
+            batch: raw.batch.unwrap_or(1),
+            every: raw.every,
+            times: raw.times.unwrap_or(if raw.every.is_some() { 0 } else { 1 }),
+        })
+    }
+}
+
+/// A fault, and how often it has come up on each GPU.
+#[derive(Debug)]
+struct Armed {
+    fault: Fault,
+    /// Per GPU: batches launched since it was scripted, and times it struck.
+    progress: Vec<(u64, u64)>,
+}
+
+impl Armed {
+    /// Counts a batch of `gpu` and says whether the fault strikes it.
+    fn strikes(&mut self, gpu: usize, inputs: &[Input]) -> bool {
+        let fault = &self.fault;
+        if fault.gpu.is_some_and(|only| only != gpu) {
+            return false;
+        }
+        let (launched, struck) = &mut self.progress[gpu];
+        *launched += 1;
+        let marked = match &fault.kind {
+            Kind::Raise(Some(marker)) => inputs.iter().any(|input| input.text.contains(marker.as_str())),
+            _ => true,
+        };
+        // A marker strikes whatever carries it: counting batches would make no sense for it.
+        let by_marker = matches!(fault.kind, Kind::Raise(Some(_)));
+        let due = by_marker || is_due(*launched, fault.batch, fault.every);
+        let left = by_marker || fault.times == 0 || *struck < fault.times;
+        let strikes = marked && due && left;
+        *struck += u64::from(strikes);
+        strikes
+    }
+}
+
+fn is_due(launched: u64, first: u64, every: Option<u64>) -> bool {
+    match every {
+        Some(every) if launched >= first => (launched - first).is_multiple_of(every),
+        _ => launched == first,
+    }
+}
+
+/// The script that all simulated GPUs of a server follow.
+#[derive(Debug)]
+pub struct Script {
+    gpus: usize,
+    armed: Mutex<Vec<Armed>>,
+}
+
+/// The script holds this many faults at most.
+const FAULTS_MAX: usize = 1000;
+
+impl Script {
+    /// A script for `gpus` GPUs.
+    pub fn new(gpus: usize, faults: impl IntoIterator<Item = Fault>) -> Script {
+        let script = Script { gpus, armed: Mutex::new(Vec::new()) };
+        faults.into_iter().for_each(|fault| script.add(fault));
+        script
+    }
+
+    /// Adds a line, or clears all. Beyond a thousand lines the oldest is forgotten.
+    pub fn add(&self, fault: Fault) {
+        let mut armed = self.armed.lock();
+        if fault.kind == Kind::Clear {
+            return armed.clear();
+        }
+        if armed.len() >= FAULTS_MAX {
+            armed.remove(0);
+        }
+        armed.push(Armed { fault, progress: vec![(0, 0); self.gpus] });
+    }
+
+    /// `gpu` launches a batch of `inputs`: what strikes it. Of several faults the one scripted first does.
+    pub fn launched(&self, gpu: usize, inputs: &[Input]) -> Option<Kind> {
+        let mut strikes = None;
+        for armed in self.armed.lock().iter_mut() {
+            if armed.strikes(gpu, inputs) && strikes.is_none() {
+                strikes = Some(armed.fault.kind.clone());
+            }
+        }
+        strikes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(lines: &[&str]) -> Script {
+        Script::new(2, lines.iter().map(|line| line.parse().expect("a good line")))
+    }
+
+    fn strikes(script: &Script, gpu: usize, batches: usize) -> Vec<bool> {
+        (0..batches).map(|_| script.launched(gpu, &[]).is_some()).collect()
+    }
+
+    #[test]
+    fn a_fault_strikes_its_gpu_at_its_batch_once() {
+        let script = script(&["kind=lost,gpu=1,batch=3"]);
+        assert_eq!(strikes(&script, 0, 4), [false; 4]);
+        assert_eq!(strikes(&script, 1, 4), [false, false, true, false]);
+    }
+
+    #[test]
+    fn a_fault_for_all_gpus_is_counted_on_each() {
+        let script = script(&["kind=hang&batch=2&every=2&times=2"]);
+        for gpu in 0..2 {
+            assert_eq!(strikes(&script, gpu, 7), [false, true, false, true, false, false, false]);
+        }
+    }
+
+    #[test]
+    fn a_marker_strikes_what_carries_it_however_often() {
+        let script = script(&["kind=raise,marker=poison"]);
+        let (bad, good) = ([Input::new("some poison here")], [Input::new("fine")]);
+        let kinds: Vec<_> = [&bad, &good, &bad].map(|inputs| script.launched(0, inputs)).into();
+        assert_eq!(kinds.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+    }
+
+    #[test]
+    fn clear_forgets_everything() {
+        let script = script(&["kind=count", "kind=clear"]);
+        assert_eq!(script.launched(0, &[]), None);
+    }
+
+    #[test]
+    fn what_can_not_be_followed_is_refused_with_the_reason() {
+        for (line, says) in [
+            ("", "needs kind"),
+            ("gpu=1", "needs kind"),
+            ("kind=explode", "lost, hang"),
+            ("kind", "not key=value"),
+            ("kind=lost,gpu=one", "number of a GPU"),
+            ("kind=lost,batch=0", "1 or more"),
+            ("kind=slow,factor=NaN", "0 to 10000"),
+            ("kind=lost,colour=red", "no key"),
+        ] {
+            let error = line.parse::<Fault>().expect_err(line).to_string();
+            assert!(error.contains(says), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! One OS thread per GPU: the loop stage → launch → wait → demux.
+//!
+//! ```text
+//!  collector ──batch──► board: stage into a half ──► depart: launch ──► wait ───────────────► alight: output i → ticket i
+//!                                                                        │ `lead` before the end:       ▲
+//!                                                                        └ bind and stage the next full ┘ batch; it departs
+//!                                                                          the moment this one is back
+//! ```
+//!
+//! [`executor`] is the trait behind which a GPU hides and [`simulated`] the one that needs none; [`health`] says whether
+//! a GPU may serve (pure); [`cell`] is what the thread shares with the [`watchdog`]. A [`Gpu`] is everything about one
+//! GPU that is not its thread's own.
+//!
+//! Nothing that goes wrong here reaches a caller twice: a batch lies in the cell while it is in hand, and whoever takes
+//! it out — this thread with the results, or whoever fails the GPU — answers it or sends it back to wait.
+
+pub mod cell;
+pub mod executor;
+pub mod health;
+pub mod faults;
+mod recovery;
+mod ride;
+pub mod simulated;
+pub mod watchdog;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::batch::collector::{Collector, Work};
+use crate::clock::{self, Time};
+use crate::gpu::cell::{Cell, Held, Seized};
+use crate::gpu::executor::{Executor, Half, Lost};
+use crate::gpu::health::State;
+use crate::metrics::Metrics;
+use crate::metrics::labels::{Abandonment, BatchOutcome};
+use crate::metrics::record::GpuRecorder;
+use crate::ticket::{Failure, Input, Ticket};
+
+/// An idle executor is asked so often whether it is still there.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
+
+/// A ticket is launched at most so often.
+const LAUNCHES_MAX: u8 = 2;
+
+/// What GPU threads need to know of the configuration.
+#[derive(Clone, Debug)]
+pub struct GpuSettings {
+    /// Time after which a batch has failed; by default max(500 ms, 5 L).
+    pub batch_timeout: Option<Duration>,
+    /// Largest output in bytes.
+    pub output_max: usize,
+    /// The input of canary batches.
+    pub canary: Input,
+}
+
+/// Shortest batch time-out that is chosen by itself.
+const BATCH_TIMEOUT_MIN: Duration = Duration::from_millis(500);
+
+impl GpuSettings {
+    /// Time after which a batch has failed on a GPU with batch time `batch_time`.
+    pub fn batch_timeout(&self, batch_time: Duration) -> Duration {
+        self.batch_timeout.unwrap_or_else(|| BATCH_TIMEOUT_MIN.max(5 * batch_time))
+    }
+}
+
+/// What went wrong on a GPU thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Trouble {
+    /// The device is lost.
+    Lost(Lost),
+    /// The batch did not come back in time.
+    TimedOut(Duration),
+    /// Somebody else failed the GPU meanwhile and has dealt with everything.
+    Seized,
+}
+
+impl From<Lost> for Trouble {
+    fn from(lost: Lost) -> Trouble {
+        Trouble::Lost(lost)
+    }
+}
+
+impl From<Seized> for Trouble {
+    fn from(Seized: Seized) -> Trouble {
+        Trouble::Seized
+    }
+}
+
+/// One GPU, as its thread, the watchdog and the status page share it.
+#[derive(Debug)]
+pub struct Gpu {
+    /// Its number.
+    pub index: usize,
+    cell: Cell,
+    collector: Arc<Collector>,
+    metrics: Arc<Metrics>,
+    batches: AtomicU64,
+}
+
+impl Gpu {
+    /// GPU number `index`, not yet in service.
+    pub fn new(index: usize, collector: Arc<Collector>, metrics: Arc<Metrics>) -> Gpu {
+        Gpu { index, cell: Cell::new(clock::now()), collector, metrics, batches: AtomicU64::new(0) }
+    }
+
+    /// The batches in hand and the health.
+    pub fn cell(&self) -> &Cell {
+        &self.cell
+    }
+
+    /// Batches that came back.
+    pub fn batches(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed)
+    }
+
+    fn recorder(&self) -> &GpuRecorder {
+        self.metrics.gpu(self.index)
+    }
+
+    /// Takes the GPU out of service and sends its tickets back to wait: what was launched as a retry, once, what was only
+    /// staged to where it came from.
+    pub fn fail(&self, why: &str, outcome: BatchOutcome) {
+        let (held, served) = self.cell.fail(why, clock::now(), false);
+        self.collector.down(self.index);
+        if served {
+            log::error!("gpu {} is down: {why}", self.index);
+        } else {
+            log::debug!("gpu {} stays down: {why}", self.index);
+        }
+        held.into_iter().for_each(|held| self.rescue(held, outcome));
+    }
+
+    fn rescue(&self, held: Held, outcome: BatchOutcome) {
+        let Some(launched) = held.launched else {
+            return self.collector.give_back(held.batch);
+        };
+        self.recorder().batch_finished(outcome, clock::now().since(launched));
+        let (again, spent): (Vec<_>, Vec<_>) =
+            held.batch.tickets.into_iter().partition(|ticket| ticket.launches < LAUNCHES_MAX);
+        again.iter().for_each(|_| self.recorder().tickets().retry());
+        self.collector.retry(again);
+        let failure = Failure::Unavailable {
+            why: "the GPU failed while it ran this request, twice",
+            retry_after: Duration::from_secs(1),
+        };
+        self.give_up(spent, &failure, Abandonment::RetryFailed);
+    }
+
+    /// Takes the GPU out of service for good and answers what it has in hand with 503: the server ends.
+    pub fn retire(&self) {
+        let (held, _) = self.cell.fail("the server ends", clock::now(), true);
+        self.collector.down(self.index);
+        for held in held {
+            self.give_up(held.batch.tickets, &Failure::Draining, Abandonment::Drained);
+        }
+    }
+
+    fn give_up(&self, tickets: Vec<Box<Ticket>>, failure: &Failure, reason: Abandonment) {
+        let mut wakes = self.collector.mailboxes().gather();
+        for ticket in tickets {
+            if ticket.fail(failure.clone(), &mut wakes).is_some() {
+                self.recorder().tickets().abandoned(reason);
+            }
+        }
+    }
+}
+
+/// What a GPU's thread owns.
+pub struct Driver {
+    gpu: Arc<Gpu>,
+    executor: Box<dyn Executor>,
+    settings: GpuSettings,
+    /// The generation of the cell that this thread acts in.
+    generation: u64,
+    /// The half that the next batch is staged into.
+    half: Half,
+    lead: ride::Lead,
+    /// When the last batch ended, if a full batch waited then.
+    left_waiting_at: Option<Time>,
+}
+
+impl Driver {
+    /// The driver of `gpu`, which owns `executor` from now on.
+    pub fn new(gpu: Arc<Gpu>, executor: Box<dyn Executor>, settings: GpuSettings) -> Driver {
+        let generation = gpu.cell.generation();
+        Driver {
+            gpu,
+            executor,
+            settings,
+            generation,
+            half: Half::A,
+            lead: ride::Lead::default(),
+            left_waiting_at: None,
+        }
+    }
+
+    /// The thread's whole life: until the collector closes.
+    pub fn run(mut self) {
+        while !self.gpu.collector.is_closed() {
+            // A panic fails this GPU's batch and costs it a reset; it must not end the thread, let alone the process.
+            if catch_unwind(AssertUnwindSafe(|| self.step())).is_err() {
+                self.gpu.fail("its thread panicked", BatchOutcome::Failed);
+            }
+        }
+        self.gpu.retire();
+    }
+
+    fn step(&mut self) {
+        self.generation = self.gpu.cell.generation();
+        let done = match self.gpu.cell.state() {
+            State::Ready | State::Busy => self.serve(),
+            State::Warming | State::Down | State::Probing => self.recover(),
+            State::Gone => return self.gpu.collector.wait_closed(Time::MAX),
+        };
+        self.gpu.cell.expect_by(Time::MAX);
+        match done {
+            Ok(()) | Err(Trouble::Seized) => {}
+            Err(Trouble::Lost(lost)) => self.gpu.fail(&lost.0, BatchOutcome::Lost),
+            Err(Trouble::TimedOut(limit)) => {
+                let why = format!("a batch did not come back within {} ms", limit.as_millis());
+                self.gpu.fail(&why, BatchOutcome::TimedOut);
+            }
+        }
+    }
+
+    /// One turn at the collector.
+    fn serve(&mut self) -> Result<(), Trouble> {
+        match self.gpu.collector.next(self.gpu.index, clock::now() + CHECK_EVERY) {
+            Work::Batch(batch) => self.ride(batch),
+            Work::Nothing => {
+                self.left_waiting_at = None;
+                self.gpu.cell.expect_by(clock::now() + ride::CALL_MAX);
+                Ok(self.executor.check()?)
+            }
+            Work::Closed => Ok(()),
+        }
+    }
+}

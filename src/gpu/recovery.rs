@@ -1,0 +1,88 @@
+//! How a GPU comes into service, at the start and after a failure: back-off, reset, canary.
+
+use std::time::Duration;
+
+use crate::clock::{self, Time};
+use crate::gpu::executor::{Half, Lost, Outcome};
+use crate::gpu::{Driver, Trouble};
+use crate::metrics::labels::LaunchReason;
+
+/// Longest time that a reset (a cold start, a model that loads) may take.
+const RESET_MAX: Duration = Duration::from_secs(300);
+/// Longest time that a canary may take unless the batch time-out is longer: first batches are slow.
+const CANARY_MAX: Duration = Duration::from_secs(60);
+/// A thread that waits for a reset or a canary looks up so often, to see whether the server ends.
+const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
+/// What the watchdog grants on top.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl Driver {
+    pub(super) fn recover(&mut self) -> Result<(), Trouble> {
+        let (health, _) = self.gpu.cell.look();
+        self.gpu.collector.wait_closed(health.reset_due());
+        if self.gpu.collector.is_closed() {
+            return Ok(());
+        }
+        let until = clock::now() + RESET_MAX;
+        self.gpu.cell.expect_by(until + GRACE);
+        self.executor.reset(until)?;
+        self.gpu
+            .cell
+            .health(self.generation, |health| health.reset_passed(clock::now()))?;
+        let took = self.canary()?;
+        self.enter_service(took)
+    }
+
+    /// Runs a batch of one input whose output nobody waits for, and returns the time it took.
+    fn canary(&mut self) -> Result<Duration, Trouble> {
+        let limit = self
+            .settings
+            .batch_timeout
+            .map_or(CANARY_MAX, |timeout| timeout.max(CANARY_MAX));
+        let launched = clock::now();
+        let until = launched + limit;
+        self.gpu.cell.expect_by(until + GRACE);
+        self.half = Half::A;
+        self.executor
+            .stage(self.half, std::slice::from_ref(&self.settings.canary))?;
+        self.executor.launch(self.half)?;
+        self.gpu.recorder().batch_launched(LaunchReason::Probe, 0);
+        match self.canary_outcome(until) {
+            Outcome::Done(results) if matches!(results[..], [Ok(_)]) => {
+                Ok(clock::now().since(launched))
+            }
+            Outcome::Done(results) => {
+                Err(Lost(format!("its canary came back wrong: {results:?}")).into())
+            }
+            Outcome::Raised(message) => Err(Lost(format!("its canary failed: {message}")).into()),
+            Outcome::Lost(lost) => Err(lost.into()),
+            Outcome::Pending => Err(Trouble::TimedOut(limit)),
+        }
+    }
+
+    fn canary_outcome(&mut self, until: Time) -> Outcome {
+        loop {
+            let now = clock::now();
+            let outcome = self.executor.wait(until.min(now + LOOK_UP_EVERY));
+            let over = now >= until || self.gpu.collector.is_closed();
+            if outcome != Outcome::Pending || over {
+                return outcome;
+            }
+        }
+    }
+
+    fn enter_service(&mut self, canary_took: Duration) -> Result<(), Trouble> {
+        let gpu = &self.gpu;
+        gpu.cell
+            .health(self.generation, |health| health.canary_passed(clock::now()))?;
+        gpu.collector.forget(gpu.index);
+        gpu.collector.measured(gpu.index, canary_took);
+        self.left_waiting_at = None;
+        log::info!(
+            "gpu {} is ready: its canary took {:.1} ms",
+            gpu.index,
+            canary_took.as_secs_f64() * 1e3
+        );
+        Ok(())
+    }
+}
