@@ -257,6 +257,30 @@ fn a_lower_tier_is_judged_by_what_is_left_to_it() {
 }
 
 #[test]
+fn what_was_refused_takes_no_capacity_from_those_below() {
+    let admission = admission();
+    let mut now = Time::ZERO;
+    for n in 0..20_000 {
+        now = Time::from_nanos(n * 100_000);
+        let verdict = admission.judge(now, Tier::Enterprise, SECOND / 20, &busy(4, [0; 3]));
+        assert_eq!(reason(verdict), Some(Reason::Infeasible));
+    }
+    let verdict = admission.judge(now, Tier::Free, DEADLINE, &busy(4, [1, 0, 100]));
+    assert_eq!(verdict, Verdict::Admit);
+}
+
+#[test]
+fn a_batch_that_is_being_filled_takes_along_whoever_has_the_time_for_it() {
+    // By the formula even an empty queue would be too long: 1.9 s is more than 80 % of 2 s.
+    let mut load = pool(1, 1, 100, Duration::from_millis(1_900));
+    for (waiting, expected) in [(0, true), (1, true), (99, true), (100, false)] {
+        load.waiting[2] = waiting;
+        let verdict = admission().judge(Time::ZERO, Tier::Free, DEADLINE, &load);
+        assert_eq!(verdict == Verdict::Admit, expected, "{waiting} waiting");
+    }
+}
+
+#[test]
 fn with_nothing_left_a_tier_is_refused_only_while_higher_ones_wait() {
     let admission = admission();
     let now = feed(&admission, Tier::Enterprise, 4_000);
