@@ -29,10 +29,13 @@ pub mod values;
 mod tests;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use log::LevelFilter;
 
+use crate::admission::Rules;
+use crate::gpu::faults::Fault;
 use crate::tier::Tier;
 
 pub use cli::{Action, Cli, Flags};
@@ -55,6 +58,12 @@ pub struct Config {
     pub executor: ExecutorConfig,
     /// The launch rule.
     pub batch: BatchConfig,
+    /// The input of canary batches; at most `http.limits.input_max_bytes`.
+    pub canary: String,
+    /// Who a caller is.
+    pub identity: Identity,
+    /// Who is let in. They have passed [`Rules::validate`].
+    pub admission: Rules,
     /// Most tickets waiting in each tier; at least `batch.batch_max`.
     pub queue_bound: usize,
     /// The data plane.
@@ -69,6 +78,15 @@ pub struct Config {
     pub warnings: Vec<String>,
 }
 
+/// How a caller's tier is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// `X-Tier` is believed: whoever stands in front of the server sets it.
+    Trusted,
+    /// Callers bring a bearer key, and this file says which tier it belongs to (see [`crate::keys`]).
+    Keys(PathBuf),
+}
+
 /// What runs the batches, with its settings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExecutorConfig {
@@ -77,7 +95,7 @@ pub enum ExecutorConfig {
 }
 
 /// The simulated executor.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SimulatedConfig {
     /// Time of a batch.
     pub latency: Duration,
@@ -85,6 +103,10 @@ pub struct SimulatedConfig {
     pub jitter: f64,
     /// Time that a GPU takes before its first batch.
     pub cold_start: Duration,
+    /// What goes wrong, scripted; none names a GPU that there is not.
+    pub faults: Vec<Fault>,
+    /// Whether the admin port takes further faults.
+    pub faults_admin: bool,
 }
 
 /// The launch rule.

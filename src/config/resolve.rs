@@ -38,6 +38,9 @@ impl Config {
             admin: value_or(&raw.admin, defaults::ADMIN).0,
             executor: check.executor(),
             batch: check.batch(),
+            canary: "funicular canary".to_owned(),
+            identity: super::Identity::Trusted,
+            admission: crate::admission::Rules::default(),
             queue_bound: check.count(&raw.queue_bound, defaults::QUEUE_BOUND),
             http: check.http(&room),
             drain: check.drain(),
@@ -133,6 +136,8 @@ impl Check<'_> {
             latency: self.millis(&raw.latency_ms, defaults::SIM_LATENCY_MS),
             jitter: jitter.abs(),
             cold_start: self.millis(&raw.cold_start_ms, defaults::SIM_COLD_START_MS),
+            faults: Vec::new(),
+            faults_admin: false,
         }
     }
 

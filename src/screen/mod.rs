@@ -109,6 +109,7 @@ fn executor(executor: &ExecutorConfig) -> String {
         latency,
         jitter,
         cold_start,
+        ..
     }) = executor;
     let mut text = format!("{}: {} a batch", executor.name(), span(*latency));
     if *jitter > 0.0 {

@@ -168,12 +168,17 @@ fn every_flag_beats_the_file() {
             latency: ms(22),
             jitter: 0.22,
             cold_start: ms(22),
+            faults: Vec::new(),
+            faults_admin: false,
         }),
         batch: BatchConfig {
             batch_max: 22,
             hold_max: ms(22),
             patience: f64::INFINITY,
         },
+        canary: "funicular canary".to_owned(),
+        identity: Identity::Trusted,
+        admission: crate::admission::Rules::default(),
         queue_bound: 2_222,
         http: HttpConfig {
             limits: HttpLimits {
