@@ -1,0 +1,537 @@
+//! The acceptor cores: one pinned worker thread of `may` each, with a listener, a mailbox and timers of its own.
+//!
+//! The owner of a connection is decided by its descriptor: `descriptor % cores` picks the epoll set that watches it
+//! and so the thread that resumes its coroutine. Everything that belongs to a core — its listener, its bell, its
+//! connections — therefore has a descriptor of that remainder and is spawned with it as `id`. Nothing is ever woken
+//! from a foreign thread: GPU threads put slots into the core's mailbox and ring its bell, and the core's resident
+//! service coroutine wakes the handlers. So a connection never moves, and what a core's coroutines share among
+//! themselves is never contended.
+//!
+//! Two coroutines live on a core as long as the process does (the second until the listeners close):
+//! * `service`: woken by the bell and by a tick of 10 ms. Delivers the mailbox, fires the timers, spreads the news of
+//!   a new [`Phase`].
+//! * `acceptor`: takes connections off the listener and spawns a coroutine for each.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use may::coroutine::Builder;
+use may::io::CoIo;
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::connection::Connection;
+use super::respond::DateCache;
+use super::timer::Timers;
+use super::wire::{Bell, Wire};
+use super::{Phase, Shared};
+use crate::clock;
+use crate::metrics::Recorder;
+use crate::wake::{Mailbox, Mailboxes};
+
+/// The finest time that deadlines are kept to; 504s leave within two of them.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Wait after an error of `accept`: out of descriptors or memory, which passes when connections close.
+const ACCEPT_BACK_OFF: Duration = Duration::from_millis(50);
+
+/// Connections accepted in one go before the core turns to the ones it has.
+const ACCEPTS_IN_A_ROW_MAX: usize = 64;
+
+/// Connections beyond the cap that are held just long enough to be told so.
+const REFUSALS_MAX: usize = 256;
+
+/// Stack of a coroutine in words. Only touched pages cost memory, so this is address space; debug builds need more.
+const STACK_WORDS: usize = if cfg!(debug_assertions) {
+    0x4000
+} else {
+    0x1000
+};
+
+/// Stacks that are kept for the next connections.
+const STACKS_POOLED: usize = 512;
+
+/// Receive buffer of a core.
+const INPUT_BYTES: usize = 64 << 10;
+
+/// Output buffers that grew beyond this are given back after use.
+const OUTPUT_BYTES_KEPT: usize = 256 << 10;
+
+/// Buffers that a core's coroutines use in turn, each for as long as it does not wait.
+pub struct Scratch {
+    /// What was just received.
+    pub input: Box<[u8]>,
+    /// A response, head and body.
+    pub out: Vec<u8>,
+    /// The body of it.
+    pub body: Vec<u8>,
+    /// The `Date` header.
+    pub date: DateCache,
+}
+
+impl Scratch {
+    fn new() -> Scratch {
+        Scratch {
+            input: vec![0; INPUT_BYTES].into_boxed_slice(),
+            out: Vec::with_capacity(4 << 10),
+            body: Vec::with_capacity(4 << 10),
+            date: DateCache::new(),
+        }
+    }
+
+    /// What was not written of the output, for its connection to keep; almost always nothing.
+    pub fn take_rest(&mut self, written: usize) -> Vec<u8> {
+        let rest = self.out[written..].to_vec();
+        if self.out.capacity() > OUTPUT_BYTES_KEPT {
+            self.out = Vec::new();
+            self.body = Vec::new();
+        }
+        rest
+    }
+}
+
+/// What the coroutines of one acceptor core share.
+pub struct Core {
+    /// Its position among the cores.
+    pub index: usize,
+    /// What all cores share.
+    pub shared: Arc<Shared>,
+    /// The due times of its connections.
+    pub timers: Timers<Bell>,
+    /// Its buffers. Never contended; a lock only so that no `unsafe` is needed.
+    pub scratch: Mutex<Scratch>,
+    mailboxes: Arc<Mailboxes>,
+    ids: Ids,
+}
+
+impl Core {
+    fn new(index: usize, shared: Arc<Shared>, mailboxes: Arc<Mailboxes>) -> Core {
+        Core {
+            index,
+            shared,
+            timers: Timers::new(),
+            scratch: Mutex::new(Scratch::new()),
+            mailboxes,
+            ids: Ids::new(),
+        }
+    }
+
+    /// Where this core records.
+    pub fn recorder(&self) -> &Recorder {
+        self.shared.metrics.core(self.index)
+    }
+
+    /// A request id that no other request of this process has, and that says nothing about their number.
+    pub fn fresh_id(&self) -> Box<str> {
+        self.ids.next()
+    }
+
+    fn mailbox(&self) -> &Mailbox {
+        self.mailboxes.core(self.index)
+    }
+}
+
+/// One core of all; keeps them alive.
+#[derive(Clone)]
+pub struct CoreRef {
+    all: Arc<[Core]>,
+    index: usize,
+}
+
+impl CoreRef {
+    fn new(all: &Arc<[Core]>, index: usize) -> CoreRef {
+        CoreRef {
+            all: Arc::clone(all),
+            index,
+        }
+    }
+
+    /// The core that a descriptor belongs to.
+    fn owner_of(&self, descriptor: RawFd) -> CoreRef {
+        CoreRef::new(&self.all, owner(descriptor, self.all.len()))
+    }
+}
+
+impl Deref for CoreRef {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.all[self.index]
+    }
+}
+
+/// Request ids: a counter, scrambled by a bijection that differs from core to core and from start to start.
+struct Ids {
+    count: AtomicU64,
+    key: u64,
+}
+
+impl Ids {
+    fn new() -> Ids {
+        Ids {
+            count: AtomicU64::new(0),
+            key: RandomState::new().hash_one(0u8),
+        }
+    }
+
+    fn next(&self) -> Box<str> {
+        // The finaliser of SplitMix64.
+        let mut word = self.count.fetch_add(1, Relaxed).wrapping_add(self.key);
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^= word >> 31;
+        let mut text = String::with_capacity(20);
+        text.push_str("req_");
+        for shift in (0..16).rev() {
+            let digit = (word >> (4 * shift)) & 0xf;
+            text.push(char::from(b"0123456789abcdef"[digit as usize]));
+        }
+        text.into()
+    }
+}
+
+/// Mailboxes for `cores` acceptor cores, each able to hold `capacity` slots. Made before the cores start, because the
+/// GPU threads need them as well.
+///
+/// # Errors
+///
+/// The system is out of descriptors.
+pub fn mailboxes(cores: usize, capacity: usize) -> io::Result<Mailboxes> {
+    let boxes = (0..cores).map(|core| {
+        let bell = on_core(core, cores, || {
+            Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
+        })?;
+        Ok(Mailbox::new(capacity, bell))
+    });
+    Ok(Mailboxes::new(boxes.collect::<io::Result<Vec<_>>>()?))
+}
+
+/// Makes descriptors until one belongs to `core`; the others are closed.
+fn on_core<T: AsRawFd>(
+    core: usize,
+    cores: usize,
+    mut make: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    let mut others = Vec::new();
+    loop {
+        let made = make()?;
+        if owner(made.as_raw_fd(), cores) == core {
+            return Ok(made);
+        }
+        others.push(made);
+    }
+}
+
+/// The core that a descriptor belongs to.
+fn owner(descriptor: RawFd, cores: usize) -> usize {
+    usize::try_from(descriptor).unwrap_or_default() % cores
+}
+
+/// The running acceptor cores.
+pub struct DataPlane {
+    shared: Arc<Shared>,
+    mailboxes: Arc<Mailboxes>,
+}
+
+impl DataPlane {
+    /// Starts one acceptor core per mailbox, listening on `listen` (a definite port). If `pin` is not empty, core k is
+    /// pinned to the k-th CPU of it, in ascending order. To be called once, and before anything else uses `may`.
+    ///
+    /// # Errors
+    ///
+    /// The address cannot be listened on, or the system is out of descriptors.
+    pub fn start(
+        shared: Arc<Shared>,
+        mailboxes: Arc<Mailboxes>,
+        listen: SocketAddr,
+        pin: &[usize],
+    ) -> io::Result<DataPlane> {
+        let cores = mailboxes.len();
+        set_panic_hook();
+        may::config()
+            .set_workers(cores)
+            .set_stack_size(STACK_WORDS)
+            .set_pool_capacity(STACKS_POOLED);
+        may::config().set_worker_pin(!pin.is_empty());
+        may::config().set_timeout_ns(1_000_000_000);
+
+        let listeners = (0..cores)
+            .map(|core| on_core(core, cores, || listener(listen)))
+            .collect::<io::Result<Vec<_>>>()?;
+        let bells = with_affinity(pin, || {
+            let bells = (0..cores).map(|core| {
+                register(CoreBell {
+                    mailboxes: Arc::clone(&mailboxes),
+                    core,
+                })
+            });
+            bells.collect::<io::Result<Vec<_>>>()
+        })?;
+        let all: Arc<[Core]> = (0..cores)
+            .map(|core| Core::new(core, Arc::clone(&shared), Arc::clone(&mailboxes)))
+            .collect();
+        for (index, (listener, bell)) in listeners.into_iter().zip(bells).enumerate() {
+            let listener = register(listener)?;
+            let (serviced, accepting) = (CoreRef::new(&all, index), CoreRef::new(&all, index));
+            spawn(index, move || service(&serviced, bell))?;
+            shared.acceptors.fetch_add(1, Relaxed);
+            spawn(index, move || acceptor(&accepting, listener))?;
+        }
+        Ok(DataPlane { shared, mailboxes })
+    }
+
+    /// Moves to a later phase and tells every core.
+    pub fn enter(&self, phase: Phase) {
+        self.shared.enter(phase);
+        self.mailboxes.kick_all();
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Relaxed)
+    }
+
+    /// Listeners that are open: 0 some time after [`Phase::Closing`] began.
+    pub fn listeners(&self) -> usize {
+        self.shared.acceptors.load(Relaxed)
+    }
+}
+
+fn listener(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    // Accepted connections inherit it: no system call for each of them.
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(4096)?;
+    Ok(socket.into())
+}
+
+/// Makes a descriptor non-blocking and known to its core's epoll set.
+fn register<T: AsRawFd>(descriptor: T) -> io::Result<CoIo<T>> {
+    CoIo::new(descriptor).map_err(|refused| io::Error::other(refused.to_string()))
+}
+
+/// Starts a coroutine on the core that owns descriptors like `id`.
+fn spawn(id: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // SAFETY: spawning is unsafe because a coroutine may misuse thread-locals and may overflow its stack. The bodies
+    // here stay on one thread (see the module's text), keep no thread-local across a wait and recurse nowhere.
+    let handle = unsafe { Builder::new().id(id).spawn(body) };
+    handle.map(drop)
+}
+
+/// Runs `start` with the calling thread confined to the CPUs of `pin`: `may` deals out to its workers, which it starts
+/// at first use, the CPUs that the thread may run on.
+fn with_affinity<T>(pin: &[usize], start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    if pin.is_empty() {
+        return start();
+    }
+    let before = sched_getaffinity(None)?;
+    let mut cpus = CpuSet::new();
+    pin.iter().for_each(|&cpu| cpus.set(cpu));
+    sched_setaffinity(None, &cpus)?;
+    let started = start();
+    sched_setaffinity(None, &before)?;
+    started
+}
+
+/// A panic is logged in one line, without a backtrace: printing one needs more stack than a coroutine has.
+fn set_panic_hook() {
+    std::panic::set_hook(Box::new(|panic| log::error!("{panic}")));
+}
+
+/// The bell of a core as something that a coroutine can read.
+struct CoreBell {
+    mailboxes: Arc<Mailboxes>,
+    core: usize,
+}
+
+impl AsRawFd for CoreBell {
+    fn as_raw_fd(&self) -> RawFd {
+        self.mailboxes.core(self.core).bell().as_raw_fd()
+    }
+}
+
+impl Read for CoreBell {
+    fn read(&mut self, count: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(
+            self.mailboxes.core(self.core).bell(),
+            count,
+        )?)
+    }
+}
+
+/// The resident coroutine of a core.
+fn service(core: &Core, mut bell: CoIo<CoreBell>) {
+    name_thread(core.index);
+    let _ = bell.set_read_timeout(Some(TICK));
+    let mut phase = core.shared.phase();
+    loop {
+        match bell.read(&mut [0; 8]) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::TimedOut => {}
+            Err(error) => panic!("an open eventfd can be read, yet: {error}"),
+        }
+        core.mailbox().deliver();
+        core.timers.fire(clock::now());
+        let current = core.shared.phase();
+        if current != phase {
+            phase = current;
+            core.timers.wake_all();
+        }
+    }
+}
+
+fn name_thread(index: usize) {
+    let name = std::ffi::CString::new(format!("http-{index}")).unwrap_or_default();
+    if let Err(error) = rustix::thread::set_name(&name) {
+        log::debug!("thread http-{index} keeps its old name: {error}");
+    }
+}
+
+/// Takes connections off a core's listener until the listeners close.
+fn acceptor(core: &CoreRef, listener: CoIo<TcpListener>) {
+    let mut wire = Wire::new(listener);
+    loop {
+        let pause = accept_some(core, wire.socket());
+        let now = clock::now();
+        // The look at the backlog comes after the look at the phase, or a connection could slip in between.
+        if pause == Pause::UntilNews && core.shared.phase() >= Phase::Closing {
+            if accept_some(core, wire.socket()) == Pause::UntilNews {
+                break;
+            }
+            continue;
+        }
+        let due = match pause {
+            Pause::UntilNews => now + Duration::from_secs(3_600),
+            Pause::Breath => now,
+            Pause::BackOff => now + ACCEPT_BACK_OFF,
+        };
+        wire.wait(&core.timers, now, due);
+    }
+    drop(wire);
+    core.shared.acceptors.fetch_sub(1, Relaxed);
+}
+
+/// How long the acceptor waits before it looks at its listener again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    /// The backlog is empty: until a connection comes or the phase changes.
+    UntilNews,
+    /// There may be more, but others want to run.
+    Breath,
+    /// `accept` failed.
+    BackOff,
+}
+
+fn accept_some(core: &CoreRef, listener: &TcpListener) -> Pause {
+    for _ in 0..ACCEPTS_IN_A_ROW_MAX {
+        match listener.accept() {
+            Ok((stream, _)) => take_in(core, stream),
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock => return Pause::UntilNews,
+                ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+                _ => {
+                    log::warn!("connections are not accepted for now: {error}");
+                    return Pause::BackOff;
+                }
+            },
+        }
+    }
+    Pause::Breath
+}
+
+/// Starts the coroutine of a new connection on the core that owns its descriptor.
+fn take_in(acceptor: &CoreRef, stream: TcpStream) {
+    let descriptor = stream.as_raw_fd();
+    let open = Open::new(acceptor.owner_of(descriptor));
+    let shared = &acceptor.shared;
+    let refused = open.number > shared.connections_max;
+    if refused {
+        open.core.recorder().connection_refused();
+    }
+    if open.number > shared.connections_max + REFUSALS_MAX {
+        return; // Not even room to say no.
+    }
+    let started = register(stream).and_then(|io| {
+        spawn(owner(descriptor, open.core.all.len()), move || {
+            let connection = Connection::new(open.core.clone(), Wire::new(io), clock::now());
+            if refused {
+                connection.refuse();
+            } else {
+                connection.run();
+            }
+            drop(open);
+        })
+    });
+    if let Err(error) = started {
+        log::warn!("a connection was dropped: {error}");
+    }
+}
+
+/// An open connection, as far as it is counted.
+struct Open {
+    core: CoreRef,
+    /// How many there were, this one included, when it was opened.
+    number: usize,
+}
+
+impl Open {
+    fn new(core: CoreRef) -> Open {
+        let number = core.shared.connections.fetch_add(1, Relaxed) + 1;
+        core.recorder().connection_opened();
+        Open { core, number }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.core.shared.connections.fetch_sub(1, Relaxed);
+        self.core.recorder().connection_closed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn request_ids_are_unique_and_fit_to_be_repeated() {
+        let ids = Ids::new();
+        let many: HashSet<_> = (0..10_000).map(|_| ids.next()).collect();
+        assert_eq!(many.len(), 10_000);
+        for id in many.iter().take(100) {
+            assert_eq!(id.len(), 20);
+            assert!(crate::http::values::request_id(id.as_bytes()).is_some());
+        }
+    }
+
+    #[test]
+    fn bells_belong_to_their_cores() {
+        let boxes = mailboxes(3, 1).expect("descriptors");
+        for core in 0..3 {
+            assert_eq!(owner(boxes.core(core).bell().as_raw_fd(), 3), core);
+        }
+    }
+
+    #[test]
+    fn what_was_not_written_is_kept_and_large_buffers_are_not() {
+        let mut scratch = Scratch::new();
+        scratch.out.extend_from_slice(b"hello");
+        assert_eq!(scratch.take_rest(2), b"llo");
+        assert_eq!(scratch.take_rest(5), b"");
+        scratch.out = vec![0; OUTPUT_BYTES_KEPT + 1];
+        assert!(scratch.take_rest(OUTPUT_BYTES_KEPT + 1).is_empty());
+        assert_eq!(scratch.out.capacity(), 0);
+    }
+}

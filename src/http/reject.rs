@@ -1,0 +1,541 @@
+//! Why a request is not answered with 200, and the one place that says what the caller sees of it.
+//!
+//! Everything that refuses a request on the data plane ends in a [`Rejection`]: the parsers of this module,
+//! admission, the waiting room and the GPU threads. The mapping to status, title, problem type, `Retry-After` and
+//! "does the connection survive" is exhaustive, so a new reason cannot be forgotten in one of them. The text of the
+//! error (its `Display`) is the `detail` that the caller reads; what the operator needs to know is logged where the
+//! failure happens and never ends up here.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::tier::Tier;
+
+/// Why admission turned a well-formed request away; the names are metric labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShedReason {
+    /// The hand-over channel of the tier is full.
+    QueueFull,
+    /// The backlog is in the yellow zone and this tier's share of it is used up.
+    ZoneYellow,
+    /// The backlog is in the red zone and this tier's share of it is used up.
+    ZoneRed,
+    /// The backlog has reached its limit: nobody gets in.
+    Limit,
+    /// The request could not be answered before its deadline or the target latency.
+    Infeasible,
+    /// The caller's key has used up its rate.
+    RateLimit,
+}
+
+impl ShedReason {
+    /// Every reason, in the order of declaration.
+    pub const ALL: [ShedReason; 6] = [
+        ShedReason::QueueFull,
+        ShedReason::ZoneYellow,
+        ShedReason::ZoneRed,
+        ShedReason::Limit,
+        ShedReason::Infeasible,
+        ShedReason::RateLimit,
+    ];
+
+    /// The name used in metrics and in the `reason` of a problem.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ShedReason::QueueFull => "queue_full",
+            ShedReason::ZoneYellow => "zone_yellow",
+            ShedReason::ZoneRed => "zone_red",
+            ShedReason::Limit => "limit",
+            ShedReason::Infeasible => "infeasible",
+            ShedReason::RateLimit => "rate_limit",
+        }
+    }
+
+    const fn problem_type(self) -> &'static str {
+        match self {
+            ShedReason::QueueFull => "urn:funicular:problem:queue-full",
+            ShedReason::ZoneYellow | ShedReason::ZoneRed | ShedReason::Limit => {
+                "urn:funicular:problem:overloaded"
+            }
+            ShedReason::Infeasible => "urn:funicular:problem:deadline-infeasible",
+            ShedReason::RateLimit => "urn:funicular:problem:rate-limited",
+        }
+    }
+
+    const fn sentence(self) -> &'static str {
+        match self {
+            ShedReason::QueueFull => "the queue of this tier is full",
+            ShedReason::ZoneYellow => "the backlog is high and this tier's share of it is used up",
+            ShedReason::ZoneRed => {
+                "the backlog is very high and this tier's share of it is used up"
+            }
+            ShedReason::Limit => "the backlog has reached its limit",
+            ShedReason::Infeasible => "the request would not be answered in time",
+            ShedReason::RateLimit => "this key has used up its rate",
+        }
+    }
+}
+
+/// Why the server as a whole cannot serve a request right now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UnavailableReason {
+    /// No GPU is healthy.
+    NoGpu,
+    /// The request was admitted, and then its GPUs failed; says how.
+    GpuFailed(&'static str),
+    /// The server is shutting down.
+    Draining,
+    /// The connection cap is reached.
+    Connections,
+}
+
+impl UnavailableReason {
+    /// The name used in the `reason` of a problem.
+    pub const fn name(self) -> &'static str {
+        match self {
+            UnavailableReason::NoGpu => "no_gpu",
+            UnavailableReason::GpuFailed(_) => "gpu_failed",
+            UnavailableReason::Draining => "draining",
+            UnavailableReason::Connections => "connections",
+        }
+    }
+
+    const fn sentence(self) -> &'static str {
+        match self {
+            UnavailableReason::NoGpu => "no GPU is healthy",
+            UnavailableReason::GpuFailed(how) => how,
+            UnavailableReason::Draining => "the server is shutting down",
+            UnavailableReason::Connections => "the server has as many connections as it can take",
+        }
+    }
+}
+
+/// A request that is answered with an error. `Display` is the `detail` of the problem document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// 400: not HTTP, or HTTP whose framing cannot be trusted; what follows on the connection is unreadable.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// 400: a header that is HTTP but makes no sense here.
+    #[error("header {name}: {problem}")]
+    Header {
+        /// The header at fault.
+        name: &'static str,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// 400: the tier named in the request does not exist.
+    #[error("header X-Tier: there is no tier {0:?}; the tiers are enterprise, paid and free")]
+    UnknownTier(Box<str>),
+    /// 400: the body is not the JSON that the route takes.
+    #[error("{problem} at line {line} column {column}")]
+    Json {
+        /// What is wrong.
+        problem: Box<str>,
+        /// Line of the body, from 1.
+        line: usize,
+        /// Column in bytes, from 1; 0 where the line has just begun.
+        column: usize,
+    },
+    /// 401: no key, or one that is not known.
+    #[error("a known API key is needed: Authorization: Bearer …")]
+    Unauthorized,
+    /// 404: nothing lives at this path.
+    #[error("there is nothing at this path; GET /openapi.json lists what there is")]
+    NoRoute,
+    /// 404: the model is not served here.
+    #[error("there is no model {asked:?} here; this server serves {serving:?}")]
+    UnknownModel {
+        /// The model that the request names.
+        asked: Box<str>,
+        /// The model that the server has.
+        serving: Box<str>,
+    },
+    /// 405: the path exists, with other methods.
+    #[error("this path takes {allow}")]
+    MethodNotAllowed {
+        /// The methods that the path takes, as they stand in `Allow`.
+        allow: &'static str,
+    },
+    /// 408: the request did not arrive in full in time.
+    #[error("the request did not arrive in full within {} s", .0.as_secs_f64())]
+    RequestTimeout(Duration),
+    /// 413: the body is longer than the server reads.
+    #[error("the body is longer than {limit_bytes} bytes")]
+    BodyTooLarge {
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// 413: the input is longer than a batch takes.
+    #[error("the input is longer than {limit_bytes} bytes")]
+    InputTooLarge {
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// 414: the request target is too long.
+    #[error("the request target is longer than {limit_bytes} bytes")]
+    TargetTooLong {
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// 415: the body is declared as something else than JSON.
+    #[error("the body must be application/json")]
+    NotJson,
+    /// 417: an expectation other than `100-continue`.
+    #[error("the only expectation that is met is 100-continue")]
+    Expectation,
+    /// 422: the batch function rejects this very input.
+    #[error("{0}")]
+    InputRejected(Box<str>),
+    /// 429: admission turned the request away.
+    #[error("{}", .reason.sentence())]
+    Shed {
+        /// Why.
+        reason: ShedReason,
+        /// The tier that the request was judged in.
+        tier: Tier,
+        /// When it is worth another try.
+        retry_after: Duration,
+    },
+    /// 431: too many headers, or too many bytes of them.
+    #[error("the header section is longer than {limit_bytes} bytes or {limit_count} headers")]
+    HeadersTooLarge {
+        /// The limit on bytes, request line included.
+        limit_bytes: usize,
+        /// The limit on their number.
+        limit_count: usize,
+    },
+    /// 500: a bug of ours.
+    #[error("the server failed; the request id helps to find out why")]
+    Internal,
+    /// 500: the batch function returned more than the server passes on.
+    #[error("the output is longer than {limit_bytes} bytes")]
+    OutputTooLarge {
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// 501: a transfer coding other than `chunked`.
+    #[error("the only transfer coding that is understood is chunked")]
+    TransferCoding,
+    /// 503: nothing is wrong with the request, the server cannot serve it now.
+    #[error("{}", .reason.sentence())]
+    Unavailable {
+        /// Why.
+        reason: UnavailableReason,
+        /// When it is worth another try.
+        retry_after: Duration,
+    },
+    /// 504: the deadline passed before there was an answer.
+    #[error("the deadline of the request passed before there was an answer")]
+    DeadlinePassed,
+    /// 505: a version of HTTP other than 1.0 and 1.1.
+    #[error("the versions that are understood are HTTP/1.1 and HTTP/1.0")]
+    Version,
+}
+
+impl Rejection {
+    /// A server that is going away; the client should try another one at once.
+    pub const fn draining() -> Rejection {
+        Rejection::Unavailable {
+            reason: UnavailableReason::Draining,
+            retry_after: Duration::from_secs(1),
+        }
+    }
+
+    /// The status code.
+    pub const fn status(&self) -> u16 {
+        match self {
+            Rejection::Malformed(_)
+            | Rejection::Header { .. }
+            | Rejection::UnknownTier(_)
+            | Rejection::Json { .. } => 400,
+            Rejection::Unauthorized => 401,
+            Rejection::NoRoute | Rejection::UnknownModel { .. } => 404,
+            Rejection::MethodNotAllowed { .. } => 405,
+            Rejection::RequestTimeout(_) => 408,
+            Rejection::BodyTooLarge { .. } | Rejection::InputTooLarge { .. } => 413,
+            Rejection::TargetTooLong { .. } => 414,
+            Rejection::NotJson => 415,
+            Rejection::Expectation => 417,
+            Rejection::InputRejected(_) => 422,
+            Rejection::Shed { .. } => 429,
+            Rejection::HeadersTooLarge { .. } => 431,
+            Rejection::Internal | Rejection::OutputTooLarge { .. } => 500,
+            Rejection::TransferCoding => 501,
+            Rejection::Unavailable { .. } => 503,
+            Rejection::DeadlinePassed => 504,
+            Rejection::Version => 505,
+        }
+    }
+
+    /// The `type` of the problem: stable, for programs to compare.
+    pub const fn problem_type(&self) -> &'static str {
+        match self {
+            Rejection::Malformed(_) => "urn:funicular:problem:malformed-request",
+            Rejection::Header { .. } => "urn:funicular:problem:bad-header",
+            Rejection::UnknownTier(_) => "urn:funicular:problem:unknown-tier",
+            Rejection::Json { .. } => "urn:funicular:problem:bad-json",
+            Rejection::Unauthorized => "urn:funicular:problem:unauthorized",
+            Rejection::NoRoute => "urn:funicular:problem:no-route",
+            Rejection::UnknownModel { .. } => "urn:funicular:problem:unknown-model",
+            Rejection::MethodNotAllowed { .. } => "urn:funicular:problem:method-not-allowed",
+            Rejection::RequestTimeout(_) => "urn:funicular:problem:request-timeout",
+            Rejection::BodyTooLarge { .. } => "urn:funicular:problem:body-too-large",
+            Rejection::InputTooLarge { .. } => "urn:funicular:problem:input-too-large",
+            Rejection::TargetTooLong { .. } => "urn:funicular:problem:target-too-long",
+            Rejection::NotJson => "urn:funicular:problem:not-json",
+            Rejection::Expectation => "urn:funicular:problem:expectation-failed",
+            Rejection::InputRejected(_) => "urn:funicular:problem:input-rejected",
+            Rejection::Shed { reason, .. } => reason.problem_type(),
+            Rejection::HeadersTooLarge { .. } => "urn:funicular:problem:headers-too-large",
+            Rejection::Internal => "urn:funicular:problem:internal",
+            Rejection::OutputTooLarge { .. } => "urn:funicular:problem:output-too-large",
+            Rejection::TransferCoding => "urn:funicular:problem:transfer-coding",
+            Rejection::Unavailable { .. } => "urn:funicular:problem:unavailable",
+            Rejection::DeadlinePassed => "urn:funicular:problem:deadline-passed",
+            Rejection::Version => "urn:funicular:problem:http-version",
+        }
+    }
+
+    /// Whether the connection ends with this answer, because what follows on it cannot be read as a request.
+    pub const fn closes(&self) -> bool {
+        match self {
+            Rejection::Malformed(_)
+            | Rejection::RequestTimeout(_)
+            | Rejection::BodyTooLarge { .. }
+            | Rejection::TargetTooLong { .. }
+            | Rejection::HeadersTooLarge { .. }
+            | Rejection::Internal
+            | Rejection::TransferCoding
+            | Rejection::Version => true,
+            Rejection::Unavailable { reason, .. } => matches!(
+                reason,
+                UnavailableReason::Draining | UnavailableReason::Connections
+            ),
+            Rejection::Header { .. }
+            | Rejection::UnknownTier(_)
+            | Rejection::Json { .. }
+            | Rejection::Unauthorized
+            | Rejection::NoRoute
+            | Rejection::UnknownModel { .. }
+            | Rejection::MethodNotAllowed { .. }
+            | Rejection::InputTooLarge { .. }
+            | Rejection::NotJson
+            | Rejection::Expectation
+            | Rejection::InputRejected(_)
+            | Rejection::Shed { .. }
+            | Rejection::OutputTooLarge { .. }
+            | Rejection::DeadlinePassed => false,
+        }
+    }
+
+    /// When it is worth another try, where the server knows.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Rejection::Shed { retry_after, .. } | Rejection::Unavailable { retry_after, .. } => {
+                Some(*retry_after)
+            }
+            _ => None,
+        }
+    }
+
+    /// The value of `Retry-After`: whole seconds, rounded up, at least one.
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        let wait = self.retry_after()?;
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        Some(seconds.max(1))
+    }
+
+    /// The value of `Allow`, for 405.
+    pub const fn allow(&self) -> Option<&'static str> {
+        match self {
+            Rejection::MethodNotAllowed { allow } => Some(allow),
+            _ => None,
+        }
+    }
+
+    /// Appends the problem document (RFC 9457) to `out`.
+    pub fn write_problem(&self, request_id: &str, out: &mut Vec<u8>) {
+        let status = self.status();
+        let (reason, tier) = match self {
+            Rejection::Shed { reason, tier, .. } => (Some(reason.name()), Some(tier.name())),
+            Rejection::Unavailable { reason, .. } => (Some(reason.name()), None),
+            _ => (None, None),
+        };
+        let problem = Problem {
+            problem_type: self.problem_type(),
+            title: reason_phrase(status),
+            status,
+            detail: Cow::Owned(self.to_string()),
+            request_id,
+            tier,
+            retry_after_ms: self.retry_after().map(whole_millis),
+            reason,
+        };
+        serde_json::to_writer(out, &problem).expect("strings and numbers always serialise");
+    }
+}
+
+fn whole_millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// The document of RFC 9457, with the extension members that the design names.
+#[derive(Serialize)]
+struct Problem<'a> {
+    #[serde(rename = "type")]
+    problem_type: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: Cow<'a, str>,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+/// The registered name of a status code that this server sends.
+pub const fn reason_phrase(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        200 => "OK",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        417 => "Expectation Failed",
+        422 => "Unprocessable Content",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one_of_each() -> Vec<Rejection> {
+        let mut all = vec![
+            Rejection::Malformed("bad line"),
+            Rejection::Header {
+                name: "Host",
+                problem: "twice",
+            },
+            Rejection::UnknownTier("platinum".into()),
+            Rejection::Json {
+                problem: "oops".into(),
+                line: 1,
+                column: 2,
+            },
+            Rejection::Unauthorized,
+            Rejection::NoRoute,
+            Rejection::UnknownModel {
+                asked: "nope".into(),
+                serving: "llm-v1".into(),
+            },
+            Rejection::MethodNotAllowed { allow: "POST" },
+            Rejection::RequestTimeout(Duration::from_secs(10)),
+            Rejection::BodyTooLarge { limit_bytes: 1 },
+            Rejection::InputTooLarge { limit_bytes: 1 },
+            Rejection::TargetTooLong { limit_bytes: 1 },
+            Rejection::NotJson,
+            Rejection::Expectation,
+            Rejection::InputRejected("too rude".into()),
+            Rejection::HeadersTooLarge {
+                limit_bytes: 1,
+                limit_count: 1,
+            },
+            Rejection::Internal,
+            Rejection::OutputTooLarge { limit_bytes: 1 },
+            Rejection::TransferCoding,
+            Rejection::draining(),
+            Rejection::DeadlinePassed,
+            Rejection::Version,
+        ];
+        all.extend(ShedReason::ALL.map(|reason| Rejection::Shed {
+            reason,
+            tier: Tier::Free,
+            retry_after: Duration::from_millis(1_200),
+        }));
+        all
+    }
+
+    #[test]
+    fn every_rejection_gives_a_whole_problem_document() {
+        for rejection in one_of_each() {
+            let mut out = Vec::new();
+            rejection.write_problem("req_\"1\"", &mut out);
+            let problem: serde_json::Value = serde_json::from_slice(&out).expect("valid JSON");
+            assert_eq!(problem["status"], rejection.status());
+            assert_eq!(problem["request_id"], "req_\"1\"");
+            assert_ne!(problem["title"], "Unknown", "{rejection:?}");
+            assert!(!problem["detail"].as_str().unwrap().is_empty());
+            let kind = problem["type"].as_str().unwrap();
+            assert!(kind.starts_with("urn:funicular:problem:"), "{kind}");
+            assert_eq!(
+                problem.get("retry_after_ms").is_some(),
+                rejection.retry_after().is_some()
+            );
+        }
+    }
+
+    #[test]
+    fn a_shed_request_learns_its_tier_the_reason_and_when_to_come_back() {
+        let shed = Rejection::Shed {
+            reason: ShedReason::ZoneRed,
+            tier: Tier::Paid,
+            retry_after: Duration::from_micros(1_200_100),
+        };
+        let mut out = Vec::new();
+        shed.write_problem("r", &mut out);
+        let problem: serde_json::Value = serde_json::from_slice(&out).expect("valid JSON");
+        assert_eq!(problem["tier"], "paid");
+        assert_eq!(problem["reason"], "zone_red");
+        assert_eq!(problem["retry_after_ms"], 1_201);
+        assert_eq!(shed.retry_after_seconds(), Some(2));
+        assert!(!shed.closes());
+    }
+
+    #[test]
+    fn retry_after_is_never_zero_seconds() {
+        let shed = Rejection::Shed {
+            reason: ShedReason::Limit,
+            tier: Tier::Free,
+            retry_after: Duration::ZERO,
+        };
+        assert_eq!(shed.retry_after_seconds(), Some(1));
+    }
+
+    #[test]
+    fn details_name_what_was_asked_for() {
+        let wrong = Rejection::UnknownModel {
+            asked: "nope".into(),
+            serving: "llm-v1".into(),
+        };
+        assert_eq!(
+            wrong.to_string(),
+            "there is no model \"nope\" here; this server serves \"llm-v1\""
+        );
+        assert!(
+            Rejection::UnknownTier("x".into())
+                .to_string()
+                .contains("tier")
+        );
+    }
+}
