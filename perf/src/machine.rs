@@ -1,0 +1,80 @@
+//! Where and on what a run was made: machine, commit, the moment. Everything is best effort: a report without a CPU model is
+//! still a report.
+
+use std::process::Command;
+use std::time::SystemTime;
+
+use crate::result::Machine;
+
+/// The machine we run on.
+pub fn machine() -> Machine {
+    let system = rustix::system::uname();
+    let kernel = format!(
+        "{} {}",
+        system.sysname().to_string_lossy(),
+        system.release().to_string_lossy()
+    );
+    Machine {
+        cpu_model: cpu_model(),
+        cores: cores() as u32,
+        memory_bytes: memory_bytes(),
+        kernel,
+    }
+}
+
+/// Cores that we may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+fn cpu_model() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find(|line| line.starts_with("model name"))
+        .and_then(|line| line.split_once(':'));
+    model.map_or_else(
+        || std::env::consts::ARCH.to_owned(),
+        |(_, name)| name.trim().to_owned(),
+    )
+}
+
+fn memory_bytes() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib: Option<u64> = total.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    kib.unwrap_or_default() * 1024
+}
+
+/// Commit of the tree in the current directory, with `-dirty` where it has changes; `None` outside a git tree.
+pub fn commit() -> Option<String> {
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let changes = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    Some(if changes.is_empty() {
+        commit
+    } else {
+        format!("{commit}-dirty")
+    })
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// A moment as RFC 3339 in UTC, to the second.
+pub fn rfc3339(at: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(at).to_string()
+}
+
+/// A number that sets the inputs of this run apart from those of others: the milliseconds of the clock, folded to what
+/// five digits in base 36 hold.
+pub fn run_number(at: SystemTime) -> u32 {
+    let since = at
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    (since.as_millis() % 36u128.pow(5)) as u32
+}
