@@ -78,3 +78,16 @@ pub fn run_number(at: SystemTime) -> u32 {
         .unwrap_or_default();
     (since.as_millis() % 36u128.pow(5)) as u32
 }
+
+/// The command line of a local process; `None` once it is gone.
+pub fn command_of(pid: u32) -> Option<Vec<String>> {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = bytes
+        .split(|&byte| byte == 0)
+        .filter(|word| !word.is_empty());
+    Some(
+        words
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect(),
+    )
+}

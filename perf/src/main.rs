@@ -1,2 +1,169 @@
-//! Placeholder while the crate is laid out.
-fn main() {}
+//! `funicular-perf`: arguments to a run, a set of scenarios, or a report; and the exit code.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+use funicular_perf::fail_if::{self, Condition};
+use funicular_perf::monitor::Monitor;
+use funicular_perf::options::RunOptions;
+use funicular_perf::result::RunResult;
+use funicular_perf::session::{self, Outputs, Session};
+use funicular_perf::{clock, machine, report, summary};
+
+const EXIT_FAIL_IF: u8 = 3;
+const EXIT_WRONG_ANSWERS: u8 = 4;
+
+const AFTER_HELP: &str = "\
+EXIT CODES
+  0  done    1  could not be done    2  bad arguments
+  3  a --fail-if condition held    4  wrong or double answers (stronger than 3)
+
+EXAMPLES
+  What do callers see at 700 requests a second?
+    funicular-perf run http://127.0.0.1:8080 --rate 700 --arrivals poisson --duration 30s \\
+        --tiers enterprise=10,paid=30,free=60 --admin http://127.0.0.1:9090 --out perf/reports
+  How much can it do?
+    funicular-perf run http://127.0.0.1:8080 --connections 3000 --warmup 2s
+  Two builds side by side
+    funicular-perf report before.json after.json
+  All questions of perf/scenarios, against a server that it starts itself
+    funicular-perf scenarios --server target/release/funicular";
+
+/// An open-loop load generator with HDR latency reports
+#[derive(Parser)]
+#[command(name = "funicular-perf", version, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Drive a server and report the latencies that its callers see
+    #[command(after_help = AFTER_HELP)]
+    Run(Box<Run>),
+    /// Make reports of results: one as a page, several side by side with ratios to the first
+    Report(Report),
+    /// Explain the conditions of --fail-if
+    Conditions,
+}
+
+#[derive(clap::Args)]
+struct Run {
+    /// Whom to drive
+    #[arg(default_value = "http://127.0.0.1:8080")]
+    url: String,
+    #[command(flatten)]
+    options: RunOptions,
+
+    /// Admin port of the server, for `/metrics`: http://127.0.0.1:9090
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    admin: Option<String>,
+    /// Process id of a local server, for its CPU time and memory
+    #[arg(long, value_name = "PID", help_heading = "Server")]
+    server_pid: Option<u32>,
+
+    /// Name of the run
+    #[arg(long, default_value = "run", help_heading = "Output")]
+    name: String,
+    /// The question that the run answers; stands on top of the report
+    #[arg(long, value_name = "TEXT", help_heading = "Output")]
+    question: Option<String>,
+    #[command(flatten)]
+    outputs: Outputs,
+    /// No live progress
+    #[arg(short, long, help_heading = "Output")]
+    quiet: bool,
+}
+
+#[derive(clap::Args)]
+struct Report {
+    /// Results, as --json wrote them; ratios are to the first
+    #[arg(required = true, value_name = "RESULT.json")]
+    results: Vec<PathBuf>,
+    /// Write a self-contained HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(run) => drive(*run),
+        Command::Report(arguments) => make_report(&arguments),
+        Command::Conditions => {
+            print!("{}", fail_if::HELP);
+            Ok(ExitCode::SUCCESS)
+        }
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("funicular-perf: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn drive(run: Run) -> anyhow::Result<ExitCode> {
+    let number = machine::run_number(clock::wall());
+    let plan = run.options.plan(&run.url, number, run.outputs.dump.is_some(), machine::cores())?;
+    let mut conditions = Vec::new();
+    for text in &run.options.fail_if {
+        let condition: Condition = text.parse()?;
+        condition.check(plan.job.traffic.mix.names())?;
+        conditions.push(condition);
+    }
+    let session = Session {
+        name: run.name,
+        question: run.question,
+        command: std::env::args().collect(),
+        server_command: run.server_pid.and_then(machine::command_of),
+        monitor: Monitor::new(run.admin.as_deref(), run.server_pid)?,
+        conditions,
+        outputs: run.outputs,
+        quiet: run.quiet,
+        stop: stop_on_interrupt()?,
+    };
+    let result = session::run(&plan, session)?;
+    print!("{}", summary::text(&result));
+    Ok(exit_code(&[result]))
+}
+
+/// The first interrupt ends the run and still reports it; the second ends the process.
+fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let interrupt = signal_hook::consts::SIGINT;
+    signal_hook::flag::register_conditional_shutdown(interrupt, 130, Arc::clone(&stop))
+        .and_then(|_| signal_hook::flag::register(interrupt, Arc::clone(&stop)))
+        .context("cannot listen for interrupts")?;
+    Ok(stop)
+}
+
+fn exit_code(results: &[RunResult]) -> ExitCode {
+    if results.iter().any(|result| !result.mismatches.is_clean()) {
+        eprintln!("funicular-perf: callers got answers that were not theirs");
+        ExitCode::from(EXIT_WRONG_ANSWERS)
+    } else if results.iter().flat_map(|result| &result.fail_if).any(|condition| condition.failed) {
+        ExitCode::from(EXIT_FAIL_IF)
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn make_report(arguments: &Report) -> anyhow::Result<ExitCode> {
+    let results = arguments.results.iter().map(|path| RunResult::read(path)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(path) = &arguments.html {
+        let page = match &results[..] {
+            [single] => report::html(single),
+            several => report::compare_html(several),
+        };
+        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    match &results[..] {
+        [single] => print!("{}", summary::text(single)),
+        several => print!("{}", report::compare(several)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
