@@ -301,7 +301,9 @@ impl WaitingRoom {
         }
     }
 
-    /// When the oldest living ticket of `lane` arrived. Drops the husks at the head of each tier's queue.
+    /// When the oldest living ticket of `lane` arrived, of those that are first in their tier: in the retry lane, where
+    /// whoever was lost first sits first, others may have arrived earlier still. Drops the husks at the head of each
+    /// tier's queue.
     pub fn oldest(&mut self, lane: Lane) -> Option<Time> {
         let queues = &mut self.lanes[lane.index()];
         queues.iter_mut().filter_map(oldest_of).min()
@@ -313,6 +315,13 @@ impl WaitingRoom {
             self.lanes[lane.index()]
                 .iter_mut()
                 .for_each(|queue| queue.retain(|ticket| ticket.is_waiting()));
+        }
+    }
+
+    /// Keeps those of `tier` for whom `keep` says so: the retry lane first, as retried tickets are claimed first.
+    pub fn retain(&mut self, tier: Tier, mut keep: impl FnMut(&mut Ticket) -> bool) {
+        for lane in [Lane::Retry, Lane::Fresh] {
+            self.queue(lane, tier).retain_mut(|ticket| keep(ticket));
         }
     }
 

@@ -210,6 +210,11 @@ impl Ticket {
 
     /// Answers with a failure. Returns the state it was in, or `None` if it had been resolved already.
     pub fn fail(mut self, failure: Failure, wakes: &mut Wakes<'_>) -> Option<State> {
+        self.refuse(failure, wakes)
+    }
+
+    /// As [`Ticket::fail`], for a ticket that lies in a queue and is dropped from there next.
+    pub fn refuse(&mut self, failure: Failure, wakes: &mut Wakes<'_>) -> Option<State> {
         let reply = Reply {
             result: Err(failure),
             timeline: self.timeline,

@@ -16,15 +16,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
+use crate::admission::Admission;
 use crate::batch::Batch;
+use crate::batch::budget::SearchBudget;
 use crate::batch::pool::{Activity, Capacity};
 use crate::batch::schedule::{Advice, Scheduler};
 use crate::clock::{self, Time};
+use crate::gate;
 use crate::queue::{Backlog, Doorbell, Handover};
 use crate::ticket::{Failure, Ticket};
+use crate::tier::Tier;
 use crate::wake::Mailboxes;
+
+/// What those who wait are told when the last GPU goes down.
+const NO_GPU: Failure = Failure::Unavailable {
+    why: "no GPU is healthy",
+    retry_after: Duration::from_secs(1),
+};
 
 /// What a GPU thread gets when it asks for work.
 #[derive(Debug)]
@@ -46,19 +56,22 @@ pub struct Collector {
     doorbell: Arc<Doorbell>,
     ear: Receiver<()>,
     mailboxes: Arc<Mailboxes>,
+    admission: Arc<Admission>,
     backlog: Arc<Backlog>,
     capacity: Arc<Capacity>,
+    search_budget: SearchBudget,
     closed: (Mutex<bool>, Condvar),
     batch_max: usize,
 }
 
 impl Collector {
-    /// A collector over `scheduler`, fed by `handover`.
+    /// A collector over `scheduler`, fed by `handover`. `admission` judges those who wait again.
     pub fn new(
         scheduler: Scheduler,
         handover: Handover,
         (doorbell, ear): (Arc<Doorbell>, Receiver<()>),
         mailboxes: Arc<Mailboxes>,
+        admission: Arc<Admission>,
     ) -> Collector {
         Collector {
             backlog: Arc::clone(scheduler.backlog()),
@@ -66,10 +79,12 @@ impl Collector {
             batch_max: scheduler.policy().batch_max,
             scheduler: Mutex::new(scheduler),
             token: Mutex::new(()),
+            search_budget: SearchBudget::default(),
             handover,
             doorbell,
             ear,
             mailboxes,
+            admission,
             closed: (Mutex::new(false), Condvar::new()),
         }
     }
@@ -84,14 +99,19 @@ impl Collector {
         &self.capacity
     }
 
+    /// How much of the pool's time the searches for bad inputs have taken.
+    pub fn search_budget(&self) -> &SearchBudget {
+        &self.search_budget
+    }
+
     /// The mailboxes of the acceptor cores.
     pub fn mailboxes(&self) -> &Arc<Mailboxes> {
         &self.mailboxes
     }
 
-    /// The scheduler. Held briefly: every GPU thread wants it.
-    pub fn scheduler(&self) -> MutexGuard<'_, Scheduler> {
-        self.scheduler.lock()
+    /// Arrivals per second as the launch rule sees them.
+    pub fn arrival_rate(&self) -> f64 {
+        self.scheduler.lock().arrival_rate(clock::now())
     }
 
     /// Blocks the thread of the healthy GPU `gpu` until the launch rule gives it a batch, or until `until`.
@@ -175,6 +195,17 @@ impl Collector {
         self.returned();
     }
 
+    /// Tickets came back to wait, or a GPU went. Where nobody will ever look at the waiting any more, or there is no GPU to
+    /// wait for, they are told at once.
+    fn returned(&self) {
+        if self.is_closed() {
+            self.fail_waiting(&Failure::Draining);
+        } else if self.capacity.healthy() == 0 {
+            self.fail_waiting(&NO_GPU);
+        }
+        self.doorbell.ring();
+    }
+
     /// `gpu` launches a batch now. Nothing happens if it was taken out of service meanwhile.
     pub fn launched(&self, gpu: usize, now: Time) {
         self.scheduler.lock().launched(gpu, now);
@@ -185,10 +216,10 @@ impl Collector {
         self.scheduler.lock().measured(gpu, took);
     }
 
-    /// `gpu` is out of service.
+    /// `gpu` is out of service. If it was the last one, nobody waits for a GPU that may come back: 503 at once.
     pub fn down(&self, gpu: usize) {
         self.scheduler.lock().set_activity(gpu, Activity::Down);
-        self.doorbell.ring();
+        self.returned();
     }
 
     /// L of `gpu`.
@@ -207,12 +238,29 @@ impl Collector {
         self.returned();
     }
 
-    /// Tickets came back to wait. After [`Collector::close`] nobody would ever look at them again.
-    fn returned(&self) {
-        if self.is_closed() {
-            self.fail_waiting(&Failure::Draining);
+    /// Looks at everybody who waits: drops those whose callers left, and answers those who can't make their deadline any
+    /// more with the 429 that they would rather have now than a 504 later. Returns how many were shed, by tier.
+    ///
+    /// Called every [`crate::admission::REJUDGE_EVERY`], also while every GPU is busy and nobody else looks.
+    pub fn rejudge(&self) -> [usize; Tier::COUNT] {
+        if self.backlog.total() == 0 {
+            return [0; Tier::COUNT];
         }
-        self.doorbell.ring();
+        if self.capacity.healthy() == 0 {
+            self.fail_waiting(&NO_GPU);
+            return [0; Tier::COUNT];
+        }
+        let (now, load) = (clock::now(), gate::load(&self.backlog, &self.capacity));
+        let mut wakes = self.mailboxes.gather();
+        let mut scheduler = self.scheduler.lock();
+        self.handover.drain(|ticket| scheduler.seat(ticket));
+        scheduler.rejudge(now, &self.admission, &load, &mut wakes)
+    }
+
+    /// Whether the idle `gpu` should run a probe batch, to refresh a batch time that keeps everybody out.
+    pub fn probe_due(&self, gpu: usize) -> bool {
+        let Activity::Idle(since) = self.scheduler.lock().pool().activity(gpu) else { return false };
+        self.admission.probe_due(clock::now(), since)
     }
 
     /// Tickets in a full batch.

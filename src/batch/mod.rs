@@ -2,8 +2,9 @@
 //!
 //! [`policy`] is the launch rule, [`rate`] the arrival rate that it works with, [`pool`] what is known of the GPUs;
 //! [`schedule`] puts them together with the waiting room. All of these are pure. [`collector`] is the shell that GPU
-//! threads call: the lock, the token and the doorbell.
+//! threads call: the lock, the token and the doorbell. [`budget`] bounds the time that searches for bad inputs may take.
 
+pub mod budget;
 pub mod collector;
 pub mod policy;
 pub mod pool;

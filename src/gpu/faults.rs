@@ -24,6 +24,7 @@
 //! * `panic`: the GPU thread panics.
 //! * `clear`: forget all faults scripted so far.
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -168,9 +169,63 @@ impl FromStr for Fault {
             gpu: raw.gpu,
             batch: raw.batch.unwrap_or(1),
             every: raw.every,
-            times: raw.times.unwrap_or(if raw.every.is_some() { 0 } else { 1 }),
+            times: raw.times.unwrap_or(times_unless_given(raw.every)),
         })
     }
+}
+
+impl Fault {
+    /// The GPU that it hits; none stands for all.
+    pub fn gpu(&self) -> Option<usize> {
+        self.gpu
+    }
+}
+
+impl fmt::Display for Fault {
+    /// The line that it is scripted by, without what is left to the defaults.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kind={}", self.kind.name())?;
+        if let Some(gpu) = self.gpu {
+            write!(f, ",gpu={gpu}")?;
+        }
+        if self.batch != 1 {
+            write!(f, ",batch={}", self.batch)?;
+        }
+        if let Some(every) = self.every {
+            write!(f, ",every={every}")?;
+        }
+        if self.times != times_unless_given(self.every) {
+            write!(f, ",times={}", self.times)?;
+        }
+        match &self.kind {
+            Kind::Lost(span) | Kind::Hang(span) | Kind::Block(span) | Kind::Panic(span) => {
+                write!(f, ",ms={}", span.as_millis())
+            }
+            Kind::Slow(factor) => write!(f, ",factor={factor}"),
+            Kind::Raise(Some(marker)) => write!(f, ",marker={marker}"),
+            Kind::Raise(None) | Kind::Count | Kind::Clear => Ok(()),
+        }
+    }
+}
+
+impl Kind {
+    fn name(&self) -> &'static str {
+        match self {
+            Kind::Lost(_) => "lost",
+            Kind::Hang(_) => "hang",
+            Kind::Block(_) => "block",
+            Kind::Slow(_) => "slow",
+            Kind::Raise(_) => "raise",
+            Kind::Count => "count",
+            Kind::Panic(_) => "panic",
+            Kind::Clear => "clear",
+        }
+    }
+}
+
+/// A fault strikes once, or without limit where it comes again.
+fn times_unless_given(every: Option<u64>) -> u64 {
+    u64::from(every.is_none())
 }
 
 /// A fault, and how often it has come up on each GPU.
@@ -255,6 +310,8 @@ impl Script {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn script(lines: &[&str]) -> Script {
@@ -286,6 +343,51 @@ mod tests {
         let (bad, good) = ([Input::new("some poison here")], [Input::new("fine")]);
         let kinds: Vec<_> = [&bad, &good, &bad].map(|inputs| script.launched(0, inputs)).into();
         assert_eq!(kinds.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+    }
+
+    #[test]
+    fn a_fault_is_printed_as_the_line_that_scripts_it() {
+        for (line, printed) in [
+            ("kind=lost", "kind=lost,ms=0"),
+            ("batch=20&gpu=1&kind=hang&ms=7", "kind=hang,gpu=1,batch=20,ms=7"),
+            ("kind=slow,every=3,times=0", "kind=slow,every=3,factor=10"),
+            ("kind=count,every=3,times=1", "kind=count,every=3,times=1"),
+            ("kind=raise,times=0,ms=5,marker= a=b ", "kind=raise,times=0,marker= a=b "),
+        ] {
+            assert_eq!(line.parse::<Fault>().expect(line).to_string(), printed);
+        }
+    }
+
+    /// Lines with any of the keys, in any order, also those that their kind has no use for.
+    fn lines() -> impl Strategy<Value = String> {
+        const KINDS: &[&str] =
+            &["lost", "hang", "block", "slow", "raise", "count", "panic", "clear"];
+        let kind = prop::sample::select(KINDS).prop_map(|kind| format!("kind={kind}"));
+        let pair = prop_oneof![
+            any::<usize>().prop_map(|gpu| format!("gpu={gpu}")),
+            (1_u64..).prop_map(|batch| format!("batch={batch}")),
+            (1_u64..).prop_map(|every| format!("every={every}")),
+            (0_u64..4).prop_map(|times| format!("times={times}")),
+            any::<u64>().prop_map(|ms| format!("ms={ms}")),
+            (0.0..=1e4_f64).prop_map(|factor| format!("factor={factor:e}")),
+            "[^,&]{0,8}".prop_map(|marker| format!("marker={marker}")),
+        ];
+        (kind, prop::collection::vec(pair, 0..7))
+            .prop_map(|(kind, mut pairs)| {
+                pairs.push(kind);
+                pairs
+            })
+            .prop_shuffle()
+            .prop_map(|pairs| pairs.join(","))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_reads_back_as_the_same_fault(line in lines()) {
+            let fault: Fault = line.parse().expect("a good line");
+            let printed = fault.to_string();
+            prop_assert_eq!(printed.parse(), Ok(fault), "{}", printed);
+        }
     }
 
     #[test]

@@ -232,7 +232,8 @@ impl Driver {
             Work::Nothing => {
                 self.left_waiting_at = None;
                 self.gpu.cell.expect_by(clock::now() + ride::CALL_MAX);
-                Ok(self.executor.check()?)
+                self.executor.check()?;
+                if self.gpu.collector.probe_due(self.gpu.index) { self.probe() } else { Ok(()) }
             }
             Work::Closed => Ok(()),
         }

@@ -71,6 +71,16 @@ impl Driver {
         }
     }
 
+    /// Runs a canary on a GPU in service, so that its batch time is measured although no batch is let in.
+    pub(super) fn probe(&mut self) -> Result<(), Trouble> {
+        let now = clock::now();
+        self.gpu.collector.launched(self.gpu.index, now);
+        let took = self.canary()?;
+        self.gpu.collector.forget(self.gpu.index);
+        self.gpu.collector.measured(self.gpu.index, took);
+        Ok(())
+    }
+
     fn enter_service(&mut self, canary_took: Duration) -> Result<(), Trouble> {
         let gpu = &self.gpu;
         gpu.cell

@@ -1,24 +1,35 @@
-//! Fails the GPUs whose threads don't come back from their executor in time.
+//! The thread that looks after what nobody else can: GPUs whose threads don't come back from their executor in time, and
+//! tickets that wait while every GPU is busy.
 //!
 //! A GPU thread notices by itself when a batch takes too long, as long as its executor returns when told to. This thread
 //! is for the executor that does not. It acts when a GPU thread is overdue at two looks in a row for the same call: if
 //! the whole machine stood still for a while, the GPU thread is given one interval to show up first.
+//!
+//! Waiting tickets are judged again every [`REJUDGE_EVERY`]: see [`Collector::rejudge`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::admission::REJUDGE_EVERY;
 use crate::batch::collector::Collector;
 use crate::clock::{self, Time};
 use crate::gpu::Gpu;
-use crate::metrics::labels::BatchOutcome;
+use crate::metrics::Metrics;
+use crate::metrics::labels::{BatchOutcome, ShedReason};
+use crate::tier::Tier;
 
 /// Pause between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The watchdog thread's whole life: until the collector closes.
-pub fn run(gpus: &[Arc<Gpu>], collector: &Collector) {
+pub fn run(gpus: &[Arc<Gpu>], collector: &Collector, metrics: &Metrics) {
     let mut seen: Vec<Option<Time>> = vec![None; gpus.len()];
+    let mut rejudged = Time::ZERO;
     while !collector.is_closed() {
+        if clock::now().since(rejudged) >= REJUDGE_EVERY {
+            rejudged = clock::now();
+            count(collector.rejudge(), metrics);
+        }
         for (gpu, seen) in gpus.iter().zip(&mut seen) {
             let overdue = gpu.cell().overdue(clock::now());
             if overdue.is_some() && overdue == *seen {
@@ -30,5 +41,11 @@ pub fn run(gpus: &[Arc<Gpu>], collector: &Collector) {
             *seen = overdue;
         }
         collector.wait_closed(clock::now() + LOOK_EVERY);
+    }
+}
+
+fn count(shed: [usize; Tier::COUNT], metrics: &Metrics) {
+    for tier in Tier::ALL {
+        (0..shed[tier.index()]).for_each(|_| metrics.core(0).shed(tier, ShedReason::Rejudged));
     }
 }

@@ -12,8 +12,8 @@ use page::{Page, counter, gauge, histogram};
 pub(super) use process::Process;
 
 use super::labels::{
-    Abandonment, BatchOutcome, CODES, GPU_STATES, LaunchReason, NO_TIER, OTHER_CODE, ShedReason,
-    Stage, ZONES,
+    Abandonment, BatchOutcome, CODES, GPU_STATES, Isolation, LaunchReason, NO_TIER, OTHER_CODE,
+    ShedReason, Stage, ZONES,
 };
 use super::names::{self, Family};
 use super::record::{Histogram, Reading, Recorder};
@@ -41,6 +41,8 @@ pub struct Totals {
     pub batches: BTreeMap<&'static str, u64>,
     /// Batches launched, by reason.
     pub launches: BTreeMap<&'static str, u64>,
+    /// Searches for bad inputs, by how they ended.
+    pub isolations: BTreeMap<&'static str, u64>,
     /// Tickets launched.
     pub slots_filled: u64,
     /// Connections turned away.
@@ -102,6 +104,11 @@ impl Metrics {
                 LaunchReason::ALL
                     .iter()
                     .map(|reason| (reason.name(), self.launches(*reason))),
+            ),
+            isolations: non_zero(
+                Isolation::ALL
+                    .iter()
+                    .map(|result| (result.name(), self.isolations(*result))),
             ),
             slots_filled: self.sizes().sum,
             connections_refused: self.total(|r| &r.connections_refused),
@@ -230,6 +237,11 @@ impl Metrics {
             )
         });
         page.push(&names::BATCH_LAUNCHES, launches.collect());
+        let isolations = Isolation::ALL.iter().map(|result| {
+            let count = self.isolations(*result);
+            counter(&names::ISOLATIONS, &[result.name()], count as f64)
+        });
+        page.push(&names::ISOLATIONS, isolations.collect());
         let sizes = self.sizes();
         page.push(
             &names::BATCH_SIZE,
@@ -298,6 +310,10 @@ impl Metrics {
             &names::BUILD_INFO,
             vec![gauge(&names::BUILD_INFO, &labels, 1.0)],
         );
+    }
+
+    fn isolations(&self, result: Isolation) -> u64 {
+        self.total_of_gpus(|gpu| &gpu.isolations[result.index()])
     }
 
     fn launches(&self, reason: LaunchReason) -> u64 {

@@ -57,14 +57,18 @@ label_values! {
 label_values! {
     /// Why a request was refused.
     ShedReason {
-        /// The backlog's zone does not let this tier in, or only a share of it (429).
-        Zone = "zone",
+        /// The backlog is in the yellow zone and this tier's share of it is used up (429).
+        ZoneYellow = "zone_yellow",
+        /// The backlog is in the red zone and does not let this tier in, or only a share of it (429).
+        ZoneRed = "zone_red",
+        /// The backlog is at its limit: nobody is let in (429).
+        Limit = "limit",
         /// The tier's queue is full (429).
         QueueFull = "queue_full",
         /// The key's own rate limit (429).
         RateLimit = "rate_limit",
-        /// It could not have met its deadline (429).
-        Deadline = "deadline",
+        /// It could not have met its deadline or the target latency (429).
+        Infeasible = "infeasible",
         /// It was admitted, and while it waited it became clear that it can't meet its deadline (429).
         Rejudged = "rejudged",
         /// No GPU is healthy (503).
@@ -132,13 +136,29 @@ label_values! {
     }
 }
 
+label_values! {
+    /// How a search for bad inputs ended.
+    Isolation {
+        /// Bad inputs were found and proven; everybody else was answered.
+        Blamed = "blamed",
+        /// Nobody failed alone (or whoever did has left): all were answered.
+        Innocent = "innocent",
+        /// The canary failed as well: the device is the suspect.
+        SuspectDevice = "suspect_device",
+        /// It ran out of its budget, or left somebody no time.
+        Stopped = "stopped",
+        /// The GPU failed in the middle of it.
+        Lost = "lost",
+    }
+}
+
 /// The states of a GPU, as `gpu_state{state}` spells them.
 pub const GPU_STATES: [&str; 7] = [
     "warming", "ready", "busy", "down", "probing", "draining", "gone",
 ];
 
 /// The zones; a zone's position is its value in the `zone` gauge.
-pub const ZONES: [&str; 3] = ["green", "yellow", "red"];
+pub const ZONES: [&str; 4] = ["green", "yellow", "red", "limit"];
 
 /// The status codes counted by name, ascending; all others are counted as [`OTHER_CODE`].
 pub const CODES: [u16; 20] = [

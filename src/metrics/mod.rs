@@ -40,7 +40,7 @@ mod expose;
 use crossbeam_utils::CachePadded;
 
 pub use expose::Totals;
-pub use labels::{Abandonment, BatchOutcome, LaunchReason, ShedReason, Stage};
+pub use labels::{Abandonment, BatchOutcome, Isolation, LaunchReason, ShedReason, Stage};
 pub use record::{GpuRecorder, Recorder};
 pub use snapshot::{GpuSnapshot, QueueSnapshot, Snapshot, SnapshotFn};
 

@@ -173,6 +173,12 @@ pub const BATCH_LAUNCHES: Family = counter(
     &["reason"],
     "Batches launched, by what made them leave.",
 );
+/// Searches for bad inputs.
+pub const ISOLATIONS: Family = counter(
+    "funicular_isolations_total",
+    &["result"],
+    "Searches for bad inputs after the batch function raised, by how they ended.",
+);
 /// Tickets per batch.
 pub const BATCH_SIZE: Family =
     histogram("funicular_batch_size", &[], "Tickets in a launched batch.");
@@ -279,6 +285,7 @@ pub const ALL: &[&Family] = &[
     &ARRIVAL_RATE,
     &BATCHES,
     &BATCH_LAUNCHES,
+    &ISOLATIONS,
     &BATCH_SIZE,
     &SLOTS_FILLED,
     &BATCH_DURATION,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::bounds::{GAP_BOUNDS, LATENCY_BOUNDS, SIZE_BOUNDS, STAGE_BOUNDS};
 use super::labels::{
-    Abandonment, BatchOutcome, CODES, LaunchReason, ShedReason, Stage, code_index,
+    Abandonment, BatchOutcome, CODES, Isolation, LaunchReason, ShedReason, Stage, code_index,
 };
 use crate::tier::Tier;
 
@@ -189,6 +189,7 @@ pub struct GpuRecorder {
     pub(super) launches: [Counter; LaunchReason::COUNT],
     pub(super) size: Histogram<20>,
     pub(super) outcomes: [Counter; BatchOutcome::COUNT],
+    pub(super) isolations: [Counter; Isolation::COUNT],
     pub(super) duration: Histogram<34>,
     pub(super) gap: Histogram<21>,
     pub(super) busy_nanos: Counter,
@@ -201,6 +202,7 @@ impl GpuRecorder {
             launches: [const { Counter::new() }; LaunchReason::COUNT],
             size: Histogram::new(&SIZE_BOUNDS),
             outcomes: [const { Counter::new() }; BatchOutcome::COUNT],
+            isolations: [const { Counter::new() }; Isolation::COUNT],
             duration: Histogram::new(&STAGE_BOUNDS),
             gap: Histogram::new(&GAP_BOUNDS),
             busy_nanos: Counter::new(),
@@ -224,6 +226,11 @@ impl GpuRecorder {
     pub fn batch_finished(&self, outcome: BatchOutcome, duration: Duration) {
         self.outcomes[outcome.index()].add(1);
         self.duration.observe(nanos(duration), 1);
+    }
+
+    /// A search for bad inputs ended on this GPU.
+    pub fn isolation(&self, result: Isolation) {
+        self.isolations[result.index()].add(1);
     }
 
     /// The GPU stood idle for `gap` between two batches although tickets waited.

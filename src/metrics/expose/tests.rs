@@ -140,7 +140,7 @@ fn some_of_everything() -> Metrics {
     metrics
         .core(0)
         .request_finished(None, 418, Duration::from_micros(10));
-    metrics.core(0).shed(Tier::Free, ShedReason::Zone);
+    metrics.core(0).shed(Tier::Free, ShedReason::ZoneRed);
     metrics.core(1).late_result();
     metrics.gpu(0).tickets().retry();
     metrics
@@ -149,6 +149,7 @@ fn some_of_everything() -> Metrics {
         .queue_wait(Tier::Free, Duration::from_secs(20));
     metrics.gpu(0).batch_launched(LaunchReason::Full, 100);
     metrics.gpu(0).batch_launched(LaunchReason::Probe, 0);
+    metrics.gpu(0).isolation(Isolation::Blamed);
     let gpu = metrics.gpu(1);
     gpu.tickets()
         .stage_of_batch(Stage::Execute, Duration::from_millis(100), 70);
@@ -184,6 +185,8 @@ fn what_is_recorded_anywhere_is_added_up_in_base_units() {
         batch_size_sum 170
         slots_filled_total 170
         batch_launches_total{reason="probe"} 1
+        isolations_total{result="blamed"} 1
+        isolations_total{result="stopped"} 0
         gpu_busy_seconds_total{gpu="1"} 0.1
         batch_gap_seconds_bucket{gpu="1",le="0.00002"} 0
         batch_gap_seconds_bucket{gpu="1",le="0.00003"} 1
@@ -211,6 +214,7 @@ fn totals_leave_zeros_out() {
         late_results: 1,
         batches: BTreeMap::from([("done", 1)]),
         launches: BTreeMap::from([("full", 1), ("paced", 1), ("probe", 1)]),
+        isolations: BTreeMap::from([("blamed", 1)]),
         slots_filled: 170,
         connections_refused: 0,
     };

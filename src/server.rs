@@ -1,0 +1,302 @@
+//! The server put together: queues → GPU threads → admin plane → acceptor cores, and taken apart in reverse.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crate::admin::{Admin, AdminError};
+use crate::admission::Admission;
+use crate::batch::collector::Collector;
+use crate::batch::policy::Policy;
+use crate::batch::schedule::Scheduler;
+use crate::clock::{self, Time};
+use crate::config::{Config, ExecutorConfig};
+use crate::gate::Gate;
+use crate::gpu::executor::Executor;
+use crate::gpu::faults::{Fault, Script};
+use crate::gpu::simulated::Simulated;
+use crate::gpu::{Driver, Gpu, GpuSettings, watchdog};
+use crate::http::{self, DataPlane, Door, Phase, Settings, Shared};
+use crate::metrics::{GpuSnapshot, Metrics, QueueSnapshot, Snapshot};
+use crate::port::Reservation;
+use crate::queue::{Doorbell, Lane, handover};
+use crate::screen;
+use crate::ticket::Input;
+use crate::tier::Tier;
+
+/// The start-up screen waits so long for the first GPU, so that its curl line works when pasted.
+const READY_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How often somebody who waits for a state of the whole server looks at it.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// After the grace period, handlers get so long to write their last answers.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address can't be bound.
+    #[error("can't listen on {addr}: {source}")]
+    Listen {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The admin plane did not start.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// A thread or a descriptor that the server needs could not be had.
+    #[error("can't start {what}: {source}")]
+    Resource {
+        /// What was being started.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+
+/// A running server.
+pub struct Server {
+    core: Arc<Core>,
+    data: DataPlane,
+    admin: Option<Admin>,
+    /// Keeps the port; the cores' listeners share it.
+    listen: Reservation,
+}
+
+/// What the planes share: everything but the sockets.
+struct Core {
+    started: Time,
+    config: Config,
+    gpus: Vec<Arc<Gpu>>,
+    collector: Arc<Collector>,
+    gate: Gate,
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// Starts everything. Returns when the ports are open; the GPUs may still be warming up.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(config: &Config) -> Result<Server, StartError> {
+        let bound = |addr| Reservation::new(addr).map_err(|source| StartError::Listen { addr, source });
+        let listen = bound(config.listen)?;
+        let admin = config.admin.map(bound).transpose()?;
+        let script = Arc::new(Script::new(config.gpus, scripted(&config.executor)));
+        let core = Arc::new(assemble(config, listen.addr())?);
+        let mailboxes = Arc::clone(core.collector.mailboxes());
+        start_threads(&core, &script)?;
+        let data = DataPlane::start(Arc::clone(&core.shared), mailboxes, listen.addr(), &config.cores)
+            .map_err(|source| StartError::Listen { addr: listen.addr(), source })?;
+        let admin = admin.map(|port| start_admin(port, &core, listen.addr())).transpose()?;
+        Ok(Server { core, data, admin, listen })
+    }
+
+    /// Where callers connect.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen.addr()
+    }
+
+    /// Where the admin plane is served.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(Admin::addr)
+    }
+
+    /// Waits for the first GPU to come into service, or until that takes too long to wait for.
+    pub fn wait_ready(&self) {
+        self.wait_until(clock::now() + READY_WAIT_MAX, || self.core.gate.is_ready());
+    }
+
+    /// Whether a drain has begun.
+    pub fn is_leaving(&self) -> bool {
+        self.core.shared.phase() >= Phase::Leaving
+    }
+
+    /// Ends the server without losing a request: takes leave, closes the listeners, answers what was admitted, and
+    /// answers the rest with 503 when the grace period is over.
+    pub fn drain(&self) {
+        let drain = self.core.config.drain;
+        log::info!("leaving: readiness says no, serving for another {} ms", drain.delay.as_millis());
+        self.data.enter(Phase::Leaving);
+        self.core.collector.wait_closed(clock::now() + drain.delay);
+        self.data.enter(Phase::Closing);
+        let grace = clock::now() + drain.grace;
+        self.wait_until(grace, || self.data.listeners() == 0);
+        self.data.enter(Phase::Draining);
+        let connections = self.data.connections();
+        log::info!("draining: listeners are closed, {connections} connections are open");
+        self.wait_until(grace, || self.data.connections() == 0);
+        self.end();
+    }
+
+    fn end(&self) {
+        let left = self.data.connections();
+        self.core.collector.close();
+        self.core.gpus.iter().for_each(|gpu| gpu.retire());
+        self.wait_until(clock::now() + LAST_WORDS, || self.data.connections() == 0);
+        if left > 0 {
+            log::warn!("the grace period ended with {left} connections open; what was left on them got 503");
+        }
+        log::info!("ended");
+    }
+
+    fn wait_until(&self, until: Time, done: impl Fn() -> bool) {
+        while !done() && clock::now() < until {
+            let pause = clock::now() + LOOK_EVERY;
+            if self.core.collector.is_closed() { thread::park_timeout(LOOK_EVERY) } else {
+                self.core.collector.wait_closed(pause.min(until));
+            }
+        }
+    }
+}
+
+fn resource(what: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |source| StartError::Resource { what, source }
+}
+
+fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
+    let metrics = Arc::new(Metrics::new(config.gpus, config.cores.len()));
+    let mailboxes = http::mailboxes(config.cores.len(), config.http.max_connections);
+    let mailboxes = Arc::new(mailboxes.map_err(resource("the acceptor cores"))?);
+    let (doorbell, ear) = Doorbell::new();
+    let doorbell = Arc::new(doorbell);
+    let (intake, handover, backlog) = handover(config.queue_bound, Arc::clone(&doorbell));
+    let admission = Arc::new(Admission::new(config.admission.clone()));
+    let policy = Policy {
+        batch_max: config.batch.batch_max,
+        hold_max: config.batch.hold_max,
+        patience: config.batch.patience,
+    };
+    let scheduler = Scheduler::new(policy, config.gpus, Arc::clone(&backlog));
+    let collector = Collector::new(scheduler, handover, (doorbell, ear), mailboxes, Arc::clone(&admission));
+    let collector = Arc::new(collector);
+    let gate = || {
+        let capacity = Arc::clone(collector.capacity());
+        Gate::new(Arc::clone(&admission), Arc::clone(&backlog), capacity, Arc::clone(&metrics))
+    };
+    let shared = Shared::new(settings(config, listen), intake, Arc::clone(&metrics), Box::new(gate()));
+    let gpus = (0..config.gpus)
+        .map(|index| Arc::new(Gpu::new(index, Arc::clone(&collector), Arc::clone(&metrics))))
+        .collect();
+    let started = clock::now();
+    Ok(Core { started, config: config.clone(), gpus, gate: gate(), collector, shared: Arc::new(shared) })
+}
+
+fn settings(config: &Config, listen: SocketAddr) -> Settings {
+    let (http, limits, timeouts) = (&config.http, &config.http.limits, &config.http.timeouts);
+    Settings {
+        terms: http::Terms {
+            limits: http::Limits {
+                target_bytes_max: limits.target_max_bytes,
+                head_bytes_max: limits.head_max_bytes(),
+                headers_max: limits.header_max_count,
+                body_bytes_max: limits.body_max_bytes,
+                input_bytes_max: limits.input_max_bytes,
+            },
+            model: http.model.as_str().into(),
+            default_tier: http.default_tier,
+            deadline: http.deadline,
+        },
+        timeouts: http::Timeouts {
+            header: timeouts.header,
+            body: timeouts.body,
+            idle: timeouts.idle,
+            write: timeouts.write,
+        },
+        connections_max: http.max_connections,
+        authority: screen::reachable(listen).to_string(),
+    }
+}
+
+fn scripted(executor: &ExecutorConfig) -> Vec<Fault> {
+    let ExecutorConfig::Simulated(simulated) = executor;
+    simulated.faults.clone()
+}
+
+fn executor(config: &ExecutorConfig, gpu: usize, script: &Arc<Script>) -> Box<dyn Executor> {
+    let ExecutorConfig::Simulated(simulated) = config;
+    Box::new(Simulated::new(simulated.clone(), gpu, Arc::clone(script)))
+}
+
+fn start_threads(core: &Arc<Core>, script: &Arc<Script>) -> Result<(), StartError> {
+    let settings = GpuSettings {
+        batch_timeout: core.config.batch_timeout,
+        output_max: core.config.http.limits.output_max_bytes,
+        canary: Input::new(core.config.canary.as_str()),
+    };
+    for gpu in &core.gpus {
+        let executor = executor(&core.config.executor, gpu.index, script);
+        let driver = Driver::new(Arc::clone(gpu), executor, settings.clone());
+        let thread = thread::Builder::new().name(format!("gpu-{}", gpu.index));
+        thread.spawn(move || driver.run()).map_err(resource("a GPU thread"))?;
+    }
+    let core = Arc::clone(core);
+    let thread = thread::Builder::new().name("watchdog".to_owned());
+    thread
+        .spawn(move || watchdog::run(&core.gpus, &core.collector, core.shared.metrics()))
+        .map(drop)
+        .map_err(resource("the watchdog"))
+}
+
+fn start_admin(port: Reservation, core: &Arc<Core>, listen: SocketAddr) -> Result<Admin, StartError> {
+    let (core, addr) = (Arc::clone(core), port.addr());
+    let metrics = Arc::clone(core.shared.metrics());
+    let snapshot = move || core.snapshot(listen, addr);
+    Ok(Admin::start(port, metrics, Box::new(snapshot))?)
+}
+
+impl Core {
+    fn snapshot(&self, listen: SocketAddr, admin: SocketAddr) -> Snapshot {
+        let (now, load) = (clock::now(), self.gate.load());
+        let backlog = self.collector.backlog();
+        let leaving = self.shared.phase() >= Phase::Leaving;
+        Snapshot {
+            now,
+            started: self.started,
+            executor: self.config.executor.name().to_owned(),
+            batch_max: self.config.batch.batch_max,
+            listen: Some(listen),
+            admin: Some(admin),
+            ready: self.gate.is_ready() && !leaving,
+            draining: leaving,
+            zone: self.gate.admission().zone(&load).label(),
+            backlog_seconds: backlog_seconds(backlog.total(), load.capacity),
+            capacity_rps: load.capacity,
+            arrival_rate_rps: self.collector.arrival_rate(),
+            queues: Tier::ALL.map(|tier| QueueSnapshot {
+                waiting: backlog.waiting(Lane::Fresh, tier),
+                retry: backlog.waiting(Lane::Retry, tier),
+            }),
+            gpus: self.gpus.iter().map(|gpu| self.gpu_snapshot(gpu)).collect(),
+        }
+    }
+
+    fn gpu_snapshot(&self, gpu: &Gpu) -> GpuSnapshot {
+        let (health, running) = gpu.cell().look();
+        let in_service = health.state().in_service();
+        let batch_time = self.collector.batch_time(gpu.index);
+        GpuSnapshot {
+            state: health.state().label(),
+            up: in_service,
+            since: health.since(),
+            why: health.why().to_owned(),
+            batch_time_ms: in_service.then(|| batch_time.as_secs_f64() * 1e3),
+            batches: gpu.batches(),
+            running,
+        }
+    }
+}
+
+fn backlog_seconds(waiting: usize, capacity: f64) -> f64 {
+    match (waiting, capacity > 0.0) {
+        (0, _) => 0.0,
+        (_, false) => f64::INFINITY,
+        (waiting, true) => waiting as f64 / capacity,
+    }
+}

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# What a newcomer does first: starts the server with the README's command, pastes the curl line that it prints, sends one
+# request of each tier, reads the metrics, and stops it. Exits non-zero with the reason if anything is not as promised.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+server=
+cleanup() { [ -z "$server" ] || kill -9 "$server" 2>/dev/null || true; rm -rf "$work"; }
+trap cleanup EXIT
+fail() { echo "smoke: $*" >&2; cat "$work/screen" "$work/log" >&2; exit 1; }
+
+target/release/funicular --listen 127.0.0.1:0 --admin 127.0.0.1:0 >"$work/screen" 2>"$work/log" &
+server=$!
+for _ in $(seq 300); do grep -q '^  curl ' "$work/screen" && break; kill -0 "$server" 2>/dev/null || fail "the server ended"; sleep 0.1; done
+line=$(grep '^  curl ' "$work/screen") || fail "no curl line on the start-up screen"
+answer=$(eval "$line") || fail "the curl line failed"
+case $answer in *'"output":"HELLO, FUNICULAR!"'*) ;; *) fail "unexpected answer: $answer" ;; esac
+
+address=$(sed -n 's/^  listening on //p' "$work/screen")
+admin=$(sed -n 's/^  admin on //p' "$work/screen")
+for tier in enterprise paid free; do
+  code=$(curl -s -o "$work/answer" -w '%{http_code}' "$address/v1/inference" -H 'Content-Type: application/json' \
+    -H "X-Tier: $tier" -d "{\"input\": \"from $tier\"}")
+  [ "$code" = 200 ] || fail "tier $tier: $code $(cat "$work/answer")"
+done
+[ "$(curl -s -o /dev/null -w '%{http_code}' "$address/v2/health/ready")" = 200 ] || fail "not ready"
+for _ in $(seq 50); do
+  curl -s "$admin/metrics" >"$work/metrics"
+  grep -q '^funicular_requests_total{code="200",tier="paid"} 1$' "$work/metrics" && break
+  sleep 0.1
+done
+grep -q '^funicular_requests_total{code="200",tier="paid"} 1$' "$work/metrics" || fail "the paid request is not in the metrics"
+curl -s "$admin/status" | grep -q '"zone"' || fail "no status"
+target/release/funicular check --config funicular.example.toml >/dev/null || fail "the example configuration is refused"
+
+kill -TERM "$server"
+wait "$server" || fail "the server did not end with status 0"
+server=
+echo "smoke: the README's commands work"
