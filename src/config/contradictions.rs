@@ -1,12 +1,15 @@
 //! Settings compared with each other: what can't hold together is refused, what is probably not meant is warned of.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::raw::{Origin, RawConfig, origin, value_or};
 use super::room::Room;
 use super::units::{bytes, grouped, span};
 use super::values::Auto;
-use super::{Config, Refusal, defaults};
+use super::{Config, ExecutorConfig, Identity, Refusal, SimulatedConfig, defaults};
+use crate::admission::RulesError;
+use crate::tier::Tier;
 
 /// Everything that can't hold together. Each setting of `config` is sound by itself.
 pub fn contradictions(raw: &RawConfig, config: &Config) -> Vec<Refusal> {
@@ -15,8 +18,11 @@ pub fn contradictions(raw: &RawConfig, config: &Config) -> Vec<Refusal> {
         hold_beyond_deadline(raw, config),
         input_beyond_body(raw, config),
         ports_collide(raw, config),
+        rules_contradict(raw, config),
+        canary_beyond_input(raw, config),
     ];
-    all.into_iter().flatten().collect()
+    let faults = faults_beyond_gpus(raw, config);
+    all.into_iter().flatten().chain(faults).collect()
 }
 
 /// A refusal at the places of all those settings that somebody gave.
@@ -85,6 +91,53 @@ fn ports_collide(raw: &RawConfig, config: &Config) -> Option<Refusal> {
     refusal(raw, &[origin(&raw.listen), origin(&raw.admin)], problem)
 }
 
+fn rules_contradict(raw: &RawConfig, config: &Config) -> Option<Refusal> {
+    let error = config.admission.validate().err()?;
+    let admission = &raw.admission;
+    let at = match error {
+        RulesError::Thresholds { .. } => [
+            origin(&admission.yellow_s),
+            origin(&admission.red_s),
+            origin(&admission.limit_s),
+        ],
+        RulesError::MinShare => Tier::ALL.map(|tier| origin(admission.min_share.of(tier))),
+        RulesError::Zero(_) => [
+            origin(&admission.target_latency_ms),
+            origin(&raw.deadline_ms),
+            Origin::Default,
+        ],
+    };
+    refusal(raw, &at, format!("admission: {error}"))
+}
+
+fn canary_beyond_input(raw: &RawConfig, config: &Config) -> Option<Refusal> {
+    let (length, most) = (config.canary.len(), config.http.limits.input_max_bytes);
+    if length <= most {
+        return None;
+    }
+    let (length, most) = (bytes(length as u64), bytes(most as u64));
+    let problem = format!(
+        "canary ({length}) is longer than limits.input_max_bytes ({most}) lets inputs be: shorten \
+         the one or raise the other"
+    );
+    let at = [origin(&raw.canary), origin(&raw.limits.input_max_bytes)];
+    refusal(raw, &at, problem)
+}
+
+fn faults_beyond_gpus(raw: &RawConfig, config: &Config) -> Vec<Refusal> {
+    let ExecutorConfig::Simulated(simulated) = &config.executor;
+    let given = raw.simulated.faults.iter().flatten();
+    let beyond = given.zip(&simulated.faults).filter_map(|(given, fault)| {
+        let gpu = fault.gpu().filter(|gpu| *gpu >= config.gpus)?;
+        let (gpus, last) = (config.gpus, config.gpus - 1);
+        let problem = format!(
+            "simulated.faults: {fault} names gpu {gpu}, but gpus is {gpus}: the last one is {last}"
+        );
+        refusal(raw, &[given.origin, origin(&raw.gpus)], problem)
+    });
+    beyond.collect()
+}
+
 /// A wildcard address takes its port on every address. Told apart here, since acceptor cores share a port among
 /// themselves and the kernel would let the two be mixed up in silence.
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
@@ -94,7 +147,8 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
 
 /// What is legal but probably not meant.
 pub fn warnings(raw: &RawConfig, config: &Config, room: &Room) -> Vec<String> {
-    let exposed = !config.listen.ip().is_loopback();
+    let believed = config.identity == Identity::Trusted;
+    let exposed = believed && !config.listen.ip().is_loopback();
     let admin_exposed = config.admin.filter(|admin| !admin.ip().is_loopback());
     let left_to_us = value_or(&raw.max_connections, Auto::Auto) == Auto::Auto;
     let lowered = left_to_us && config.http.max_connections < defaults::MAX_CONNECTIONS;
@@ -119,25 +173,22 @@ pub fn warnings(raw: &RawConfig, config: &Config, room: &Room) -> Vec<String> {
                 "only {connections} connections instead of {usual} ({because}): raise that limit"
             )
         }),
-        deadline_too_short(config),
+        keys_unread(raw, config),
         batch_timeout_too_short(config),
         grace_too_short(config),
     ];
-    all.into_iter().flatten().collect()
+    let mut all: Vec<String> = all.into_iter().flatten().collect();
+    all.extend(out_of_reach(config));
+    all.extend(scripted(config));
+    all
 }
 
-fn deadline_too_short(config: &Config) -> Option<String> {
-    let (deadline, hold) = (config.http.deadline, config.batch.hold_max);
-    let batch_time = config.executor.batch_time();
-    (deadline < batch_time + hold).then(|| {
-        format!(
-            "the deadline ({}) is shorter than the longest hold and a batch ({} + {}): requests \
-             will be refused or time out",
-            span(deadline),
-            span(hold),
-            span(batch_time)
-        )
-    })
+/// Only where the executor's settings say how long a batch takes.
+fn out_of_reach(config: &Config) -> Vec<String> {
+    match config.executor.batch_time() {
+        Duration::ZERO => Vec::new(),
+        batch_time => config.admission.warnings(batch_time),
+    }
 }
 
 fn batch_timeout_too_short(config: &Config) -> Option<String> {
@@ -160,4 +211,42 @@ fn grace_too_short(config: &Config) -> Option<String> {
              requests may be cut off"
         )
     })
+}
+
+/// Whoever says `trusted` in so many words gets it, even with a key file beside it.
+fn keys_unread(raw: &RawConfig, config: &Config) -> Option<String> {
+    let file = raw.keys_file.as_ref().map(|file| &file.value);
+    let file = file.filter(|file| !file.as_os_str().is_empty())?;
+    (config.identity == Identity::Trusted).then(|| {
+        format!(
+            "the key file {} is not read, since identity is trusted",
+            file.display()
+        )
+    })
+}
+
+/// A server that is meant to fail must not be mistaken for one that isn't.
+fn scripted(config: &Config) -> Vec<String> {
+    let ExecutorConfig::Simulated(SimulatedConfig {
+        faults,
+        faults_admin,
+        ..
+    }) = &config.executor;
+    let mut warnings = Vec::new();
+    if !faults.is_empty() {
+        let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        warnings.push(format!("GPUs will fail as scripted: {}", lines.join("; ")));
+    }
+    if *faults_admin {
+        warnings.push(
+            match config.admin {
+                Some(_) => {
+                    "whoever reaches the admin port can make GPUs fail (GET /faults?kind=...)"
+                }
+                None => "simulated.faults_admin has no effect, since the admin port is off",
+            }
+            .to_owned(),
+        );
+    }
+    warnings
 }

@@ -6,7 +6,7 @@ use log::LevelFilter;
 
 use super::cores::CoreChoice;
 use super::keys::{self, Key};
-use super::values::{AdminAddress, ExecutorKind};
+use super::values::{AdminAddress, ExecutorKind, IdentityKind};
 use crate::tier::Tier;
 
 pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
@@ -15,9 +15,17 @@ pub const ADMIN: AdminAddress =
 pub const CORES: CoreChoice = CoreChoice::Auto;
 pub const MODEL: &str = "llm-v1";
 pub const DEFAULT_TIER: Tier = Tier::Free;
+pub const IDENTITY: IdentityKind = IdentityKind::Trusted;
 pub const EXECUTOR: ExecutorKind = ExecutorKind::Simulated;
+/// Any batch function takes a string. Cut short where inputs must be shorter.
+pub const CANARY: &str = "funicular canary";
 pub const LOG_LEVEL: LevelFilter = LevelFilter::Info;
 pub const PATIENCE: f64 = 1.0;
+/// Where yellow, red and the limit begin: 200, 500 and 1,000 tickets waiting for one GPU that serves 1,000 a second.
+pub const YELLOW_S: f64 = 0.2;
+pub const RED_S: f64 = 0.5;
+pub const LIMIT_S: f64 = 1.0;
+pub const MIN_SHARE: f64 = 0.0;
 pub const SIM_JITTER: f64 = 0.0;
 /// What `auto` stands for where the machine allows it.
 pub const MAX_CONNECTIONS: usize = 20_000;
@@ -60,6 +68,7 @@ whole_numbers! {
     BATCH_TIMEOUT_MS = 500, 1 => TIMEOUT_MAX_MS;
     BATCH_MAX = 100, 1 => 4_096;
     HOLD_MAX_MS = 40, 0 => DEADLINE_MAX_MS;
+    TARGET_LATENCY_MS = 500, 1 => DEADLINE_MAX_MS;
     SIM_LATENCY_MS = 100, 0 => DEADLINE_MAX_MS;
     SIM_COLD_START_MS = 0, 0 => DEADLINE_MAX_MS;
     BODY_MAX_BYTES = 1 << 20, 1 => SIZE_MAX_BYTES;

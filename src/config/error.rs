@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::keys::KeysError;
+
 /// The server does not start with this configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -13,6 +15,14 @@ pub enum ConfigError {
         path: PathBuf,
         /// What the system said.
         cause: std::io::Error,
+    },
+    /// The key file can't be used.
+    #[error("{place}: {cause}")]
+    Keys {
+        /// Where it is named: `file:line` or the flag.
+        place: String,
+        /// What is wrong with it.
+        cause: KeysError,
     },
     /// Settings that are unknown, out of range, or contradict each other: all that one pass can tell, never none.
     #[error("{}", one_per_line(.0))]

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Nothing else reads a flag, the file or the machine's limits, and every limit of the server is derived in
-//! `resolve.rs`; defaults and ranges stand in `defaults.rs`, names in `keys.rs`. A refusal says what was wrong, where (`file:line` or the flag) and what to do. What is legal but
-//! probably not meant becomes a warning.
+//! `resolve.rs`; defaults and ranges stand in `defaults.rs`, names in `keys.rs`. A refusal says what was wrong, where
+//! (`file:line` or the flag) and what to do. What is legal but probably not meant becomes a warning. A key file is not
+//! part of the `Config`, only its path is; [`Config::load`] tries it, so that it is refused as early as the rest.
 
 mod cli;
 mod contradictions;
@@ -18,6 +19,7 @@ mod defaults;
 mod error;
 pub mod keys;
 mod machine;
+mod overlay;
 mod raw;
 mod resolve;
 mod room;
@@ -36,6 +38,7 @@ use log::LevelFilter;
 
 use crate::admission::Rules;
 use crate::gpu::faults::Fault;
+use crate::keys::Keys;
 use crate::tier::Tier;
 
 pub use cli::{Action, Cli, Flags};
@@ -187,13 +190,31 @@ impl Config {
     /// The configuration that these flags, their file and this machine make.
     ///
     /// # Errors
-    /// The file can't be read, or the settings are unknown, out of range, or contradict each other.
+    /// The file can't be read, the settings are unknown, out of range, or contradict each other, or the key file can't
+    /// be used.
     pub fn load(flags: Flags) -> Result<Config, ConfigError> {
         let file = match &flags.config {
             Some(path) => RawConfig::read(path)?,
             None => RawConfig::default(),
         };
-        Config::resolve(&flags.overlay(file), &Machine::read())
+        let raw = flags.overlay(file);
+        let config = Config::resolve(&raw, &Machine::read())?;
+        config.with_keys_checked(&raw)
+    }
+
+    /// Refuses a key file that can't be used: the check is part of the start, and `funicular check` makes it too. The
+    /// path is made absolute, so that what `check` prints means the same file wherever it is saved.
+    fn with_keys_checked(mut self, raw: &RawConfig) -> Result<Config, ConfigError> {
+        if let Identity::Keys(path) = &mut self.identity {
+            if let Ok(absolute) = std::path::absolute(&*path) {
+                *path = absolute;
+            }
+            Keys::load(path).map_err(|cause| ConfigError::Keys {
+                place: raw.place(raw::origin(&raw.keys_file)),
+                cause,
+            })?;
+        }
+        Ok(self)
     }
 
     /// The descriptors that the server may have open at once.
@@ -212,6 +233,16 @@ impl Config {
         let batch_time = self.executor.batch_time();
         let tickets = self.gpus * self.batch.batch_max;
         (!batch_time.is_zero()).then(|| tickets as f64 / batch_time.as_secs_f64())
+    }
+}
+
+impl Identity {
+    /// The name in the configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Identity::Trusted => values::IdentityKind::Trusted.name(),
+            Identity::Keys(_) => values::IdentityKind::Keys.name(),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::cores::CoreChoice;
 use super::error::{ConfigError, Refusal};
-use super::values::{AdminAddress, Auto, ExecutorKind, FromScalar, Scalar};
+use super::values::{AdminAddress, Auto, ExecutorKind, FromScalar, IdentityKind, Scalar};
 use super::{keys, suggest};
 use crate::tier::Tier;
 
@@ -90,13 +90,17 @@ pub struct RawConfig {
     pub(super) max_connections: Option<Given<Auto>>,
     pub(super) model: Option<Given<String>>,
     pub(super) default_tier: Option<Given<Tier>>,
+    pub(super) identity: Option<Given<IdentityKind>>,
+    pub(super) keys_file: Option<Given<PathBuf>>,
     pub(super) deadline_ms: Option<Given<i64>>,
     pub(super) queue_bound: Option<Given<i64>>,
     pub(super) gpus: Option<Given<i64>>,
     pub(super) executor: Option<Given<ExecutorKind>>,
     pub(super) batch_timeout_ms: Option<Given<Auto>>,
+    pub(super) canary: Option<Given<String>>,
     pub(super) log_level: Option<Given<LevelFilter>>,
     pub(super) batch: RawBatch,
+    pub(super) admission: RawAdmission,
     pub(super) simulated: RawSimulated,
     pub(super) limits: RawLimits,
     pub(super) timeouts: RawTimeouts,
@@ -119,12 +123,61 @@ pub(super) struct RawBatch {
 #[serde(
     deny_unknown_fields,
     default,
+    expecting = "a table: write [admission] on a line of its own"
+)]
+pub(super) struct RawAdmission {
+    pub(super) target_latency_ms: Option<Given<i64>>,
+    pub(super) yellow_s: Option<Given<f64>>,
+    pub(super) red_s: Option<Given<f64>>,
+    pub(super) limit_s: Option<Given<f64>>,
+    pub(super) min_share: RawMinShare,
+}
+
+/// One setting with a place for each tier, so that a flag for one tier leaves the others as the file has them.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "parts by tier, such as { paid = 0.1, free = 0.05 }"
+)]
+pub(super) struct RawMinShare {
+    enterprise: Option<Given<f64>>,
+    paid: Option<Given<f64>>,
+    free: Option<Given<f64>>,
+}
+
+impl RawMinShare {
+    pub(super) fn of(&self, tier: Tier) -> &Option<Given<f64>> {
+        match tier {
+            Tier::Enterprise => &self.enterprise,
+            Tier::Paid => &self.paid,
+            Tier::Free => &self.free,
+        }
+    }
+
+    pub(super) fn of_mut(&mut self, tier: Tier) -> &mut Option<Given<f64>> {
+        match tier {
+            Tier::Enterprise => &mut self.enterprise,
+            Tier::Paid => &mut self.paid,
+            Tier::Free => &mut self.free,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    default,
     expecting = "a table: write [simulated] on a line of its own"
 )]
 pub(super) struct RawSimulated {
     pub(super) latency_ms: Option<Given<i64>>,
     pub(super) jitter: Option<Given<f64>>,
     pub(super) cold_start_ms: Option<Given<i64>>,
+    /// Each with a place of its own, since lists of faults span lines. As text, since the reader of the file would
+    /// place whatever is wrong with one at the start of the list.
+    pub(super) faults: Option<Vec<Given<String>>>,
+    pub(super) faults_admin: Option<Given<bool>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -200,6 +253,16 @@ impl RawConfig {
             source: Some(source),
             ..raw
         })
+    }
+
+    /// A path that was given, as this process can open it: one in the file is meant from where the file lies, one on
+    /// the command line from where the process stands.
+    pub(super) fn located(&self, path: &Given<PathBuf>) -> PathBuf {
+        let folder = self.source.as_ref().and_then(|source| source.path.parent());
+        match (path.origin, folder) {
+            (Origin::File(_), Some(folder)) => folder.join(&path.value),
+            _ => path.value.clone(),
+        }
     }
 
     /// The name of an origin for messages: `--flag` or `file:line`. A default is refused only for what the machine

@@ -4,6 +4,7 @@
 //! (`contradictions.rs`) compare them with each other, so that one slip is reported once. Within a pass everything
 //! that is wrong is reported.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::contradictions::{contradictions, warnings};
@@ -13,11 +14,14 @@ use super::keys::{self, Key};
 use super::raw::{Given, RawConfig, origin, value_or};
 use super::room::Room;
 use super::units::grouped;
-use super::values::{Auto, ExecutorKind};
+use super::values::{Auto, ExecutorKind, IdentityKind};
 use super::{
     BatchConfig, Config, ConfigError, DrainConfig, ExecutorConfig, HttpConfig, HttpLimits,
-    HttpTimeouts, Machine, Refusal, SimulatedConfig,
+    HttpTimeouts, Identity, Machine, Refusal, SimulatedConfig,
 };
+use crate::admission::Rules;
+use crate::gpu::faults::Fault;
+use crate::tier::Tier;
 
 impl Config {
     /// Checks what was given, fills in the defaults and derives every limit. Reads nothing but its arguments.
@@ -33,22 +37,25 @@ impl Config {
         let cores = check.cores(machine);
         let gpus = check.count(&raw.gpus, defaults::GPUS);
         let room = Room::on(machine, cores.len(), gpus);
+        let executor = check.executor();
+        let batch = check.batch();
+        let http = check.http(&room);
         let config = Config {
             listen: value_or(&raw.listen, defaults::LISTEN),
             admin: value_or(&raw.admin, defaults::ADMIN).0,
-            executor: check.executor(),
-            batch: check.batch(),
-            canary: "funicular canary".to_owned(),
-            identity: super::Identity::Trusted,
-            admission: crate::admission::Rules::default(),
+            canary: check.canary(&http.limits),
+            identity: check.identity(),
+            admission: check.admission(&batch, &http),
             queue_bound: check.count(&raw.queue_bound, defaults::QUEUE_BOUND),
-            http: check.http(&room),
             drain: check.drain(),
             batch_timeout: check.batch_timeout(),
             log_level: value_or(&raw.log_level, defaults::LOG_LEVEL),
             warnings: Vec::new(),
             cores,
             gpus,
+            executor,
+            batch,
+            http,
         };
         none_of(check.refusals)?;
         none_of(contradictions(raw, &config))?;
@@ -136,9 +143,24 @@ impl Check<'_> {
             latency: self.millis(&raw.latency_ms, defaults::SIM_LATENCY_MS),
             jitter: jitter.abs(),
             cold_start: self.millis(&raw.cold_start_ms, defaults::SIM_COLD_START_MS),
-            faults: Vec::new(),
-            faults_admin: false,
+            faults: self.faults(),
+            faults_admin: value_or(&raw.faults_admin, false),
         }
+    }
+
+    fn faults(&mut self) -> Vec<Fault> {
+        let given = self.raw.simulated.faults.iter().flatten();
+        let mut faults = Vec::new();
+        for line in given {
+            match line.value.parse() {
+                Ok(fault) => faults.push(fault),
+                Err(error) => self.refusals.push(Refusal {
+                    place: self.raw.place(line.origin),
+                    problem: format!("{} can't hold {:?}: {error}", keys::SIM_FAULTS, line.value),
+                }),
+            }
+        }
+        faults
     }
 
     fn batch(&mut self) -> BatchConfig {
@@ -153,6 +175,48 @@ impl Check<'_> {
             hold_max: self.millis(&raw.hold_max_ms, defaults::HOLD_MAX_MS),
             // What is left to change here is the sign of -0.
             patience: patience.abs(),
+        }
+    }
+
+    /// The default gives way to short inputs; one that an operator names is taken or refused.
+    fn canary(&self, limits: &HttpLimits) -> String {
+        let most = defaults::CANARY.len().min(limits.input_max_bytes);
+        value_or(&self.raw.canary, defaults::CANARY[..most].to_owned())
+    }
+
+    /// A key file that nobody reads would leave the door open behind an operator's back, so it is taken only where it
+    /// is clear what was meant. An empty path is none.
+    fn identity(&mut self) -> Identity {
+        let raw = self.raw;
+        let named = |given: &&Given<PathBuf>| !given.value.as_os_str().is_empty();
+        let file = raw.keys_file.as_ref().filter(named);
+        match (value_or(&raw.identity, defaults::IDENTITY), file) {
+            (IdentityKind::Keys, Some(file)) => return Identity::Keys(raw.located(file)),
+            (IdentityKind::Keys, None) => {
+                let problem = "is keys, but no file with keys is named: give it as keys_file";
+                self.refuse(keys::IDENTITY, &raw.identity, problem);
+            }
+            (IdentityKind::Trusted, Some(_)) if raw.identity.is_none() => {
+                let problem = "is given, but every caller's X-Tier would be believed: set identity to keys, or to \
+                               trusted if that is meant";
+                self.refuse(keys::KEYS_FILE, &raw.keys_file, problem);
+            }
+            (IdentityKind::Trusted, _) => {}
+        }
+        Identity::Trusted
+    }
+
+    fn admission(&mut self, batch: &BatchConfig, http: &HttpConfig) -> Rules {
+        let raw = &self.raw.admission;
+        let promised = |tier| value_or(raw.min_share.of(tier), defaults::MIN_SHARE);
+        Rules {
+            target_latency: self.millis(&raw.target_latency_ms, defaults::TARGET_LATENCY_MS),
+            deadline: http.deadline,
+            hold_max: batch.hold_max,
+            yellow: value_or(&raw.yellow_s, defaults::YELLOW_S),
+            red: value_or(&raw.red_s, defaults::RED_S),
+            limit: value_or(&raw.limit_s, defaults::LIMIT_S),
+            min_share: Tier::ALL.map(promised),
         }
     }
 

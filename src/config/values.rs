@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use log::LevelFilter;
 use serde::Deserialize;
@@ -15,7 +16,7 @@ use crate::tier::Tier;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "expected a number or a text in quotes")]
 pub enum Scalar {
-    /// `true` or `false`. No setting is one, but a refusal that names it reads better.
+    /// `true` or `false`.
     Switch(bool),
     /// A whole number.
     Integer(i64),
@@ -62,6 +63,7 @@ from_text! {
     Tier, tier, "a tier in quotes";
     LevelFilter, log_level, "a log level in quotes";
     ExecutorKind, executor, "an executor in quotes";
+    IdentityKind, identity, "\"trusted\" or \"keys\"";
 }
 
 impl FromScalar for String {
@@ -69,6 +71,24 @@ impl FromScalar for String {
         match scalar {
             Scalar::Text(text) => Ok(text),
             other => Err(format!("expected a text in quotes, found {other}")),
+        }
+    }
+}
+
+impl FromScalar for PathBuf {
+    fn from_scalar(scalar: Scalar) -> Result<Self, String> {
+        match scalar {
+            Scalar::Text(text) => Ok(PathBuf::from(text)),
+            other => Err(format!("expected a path in quotes, found {other}")),
+        }
+    }
+}
+
+impl FromScalar for bool {
+    fn from_scalar(scalar: Scalar) -> Result<Self, String> {
+        match scalar {
+            Scalar::Switch(value) => Ok(value),
+            other => Err(format!("expected true or false, found {other}")),
         }
     }
 }
@@ -155,6 +175,44 @@ pub fn executor(text: &str) -> Result<ExecutorKind, String> {
 pub fn tier(text: &str) -> Result<Tier, String> {
     text.parse()
         .map_err(|problem| format!("{text:?}: {problem}"))
+}
+
+/// How a caller's tier is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdentityKind {
+    /// By the header `X-Tier`.
+    Trusted,
+    /// By the caller's bearer key.
+    Keys,
+}
+
+impl IdentityKind {
+    /// Both of them.
+    pub const ALL: [IdentityKind; 2] = [IdentityKind::Trusted, IdentityKind::Keys];
+
+    /// The name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            IdentityKind::Trusted => "trusted",
+            IdentityKind::Keys => "keys",
+        }
+    }
+}
+
+/// Reads the name of a way to know callers.
+pub fn identity(text: &str) -> Result<IdentityKind, String> {
+    let known = IdentityKind::ALL
+        .into_iter()
+        .find(|kind| kind.name() == text);
+    known.ok_or_else(|| format!("there is no identity {text:?}; there are trusted and keys"))
+}
+
+/// Reads `TIER=PART`. Whether the part is one is checked with its range.
+pub fn share(text: &str) -> Result<(Tier, f64), String> {
+    let (name, part) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} promises nothing; write TIER=PART, such as paid=0.1"))?;
+    Ok((tier(name)?, number(part)?))
 }
 
 /// Reads a log level's name.

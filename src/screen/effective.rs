@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::config::keys::{self, Key};
 use crate::config::units::{bytes, grouped, span};
-use crate::config::{Config, ExecutorConfig, cores};
+use crate::config::{Config, ExecutorConfig, Identity, cores};
+use crate::gpu::faults::Fault;
 use crate::tier::Tier;
 
 /// The effective configuration as TOML, with the derived limits above it as comments.
@@ -27,7 +28,7 @@ pub fn effective(config: &Config) -> String {
             section = key.section;
             line(&mut text, &format!("\n[{section}]"));
         }
-        line(&mut text, &format!("{:<16} = {value}", key.name));
+        line(&mut text, &format!("{:<17} = {value}", key.name));
     }
     text
 }
@@ -80,6 +81,7 @@ fn derived(config: &Config) -> Vec<(&'static str, String)> {
 fn settings(config: &Config) -> Vec<(Key, String)> {
     let (http, drain, batch) = (&config.http, &config.drain, &config.batch);
     let ExecutorConfig::Simulated(simulated) = &config.executor;
+    let rules = &config.admission;
     let admin = config
         .admin
         .map_or("off".to_owned(), |admin| admin.to_string());
@@ -91,6 +93,8 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
         (keys::MAX_CONNECTIONS, http.max_connections.to_string()),
         (keys::MODEL, quoted(&http.model)),
         (keys::DEFAULT_TIER, quoted(http.default_tier.name())),
+        (keys::IDENTITY, quoted(config.identity.name())),
+        (keys::KEYS_FILE, quoted(&keys_file(&config.identity))),
         (keys::DEADLINE_MS, millis(http.deadline)),
         (keys::QUEUE_BOUND, config.queue_bound.to_string()),
         (keys::GPUS, config.gpus.to_string()),
@@ -99,6 +103,7 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
             keys::BATCH_TIMEOUT_MS,
             config.batch_timeout.map_or(quoted("auto"), millis),
         ),
+        (keys::CANARY, quoted(&config.canary)),
         (
             keys::LOG_LEVEL,
             quoted(&config.log_level.as_str().to_ascii_lowercase()),
@@ -106,9 +111,16 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
         (keys::BATCH_MAX, batch.batch_max.to_string()),
         (keys::HOLD_MAX_MS, millis(batch.hold_max)),
         (keys::PATIENCE, number(batch.patience)),
+        (keys::TARGET_LATENCY_MS, millis(rules.target_latency)),
+        (keys::YELLOW_S, number(rules.yellow)),
+        (keys::RED_S, number(rules.red)),
+        (keys::LIMIT_S, number(rules.limit)),
+        (keys::MIN_SHARE, shares(&rules.min_share)),
         (keys::SIM_LATENCY_MS, millis(simulated.latency)),
         (keys::SIM_JITTER, number(simulated.jitter)),
         (keys::SIM_COLD_START_MS, millis(simulated.cold_start)),
+        (keys::SIM_FAULTS, list(&simulated.faults)),
+        (keys::SIM_FAULTS_ADMIN, simulated.faults_admin.to_string()),
         (keys::BODY_MAX_BYTES, limits.body_max_bytes.to_string()),
         (keys::INPUT_MAX_BYTES, limits.input_max_bytes.to_string()),
         (keys::OUTPUT_MAX_BYTES, limits.output_max_bytes.to_string()),
@@ -126,6 +138,27 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
 
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
+}
+
+/// An empty path stands for none.
+fn keys_file(identity: &Identity) -> String {
+    match identity {
+        Identity::Trusted => String::new(),
+        Identity::Keys(path) => path.display().to_string(),
+    }
+}
+
+fn shares(min_share: &[f64; Tier::COUNT]) -> String {
+    let parts = Tier::ALL.map(|tier| format!("{tier} = {}", number(min_share[tier.index()])));
+    format!("{{ {} }}", parts.join(", "))
+}
+
+fn list(faults: &[Fault]) -> String {
+    let lines: Vec<String> = faults
+        .iter()
+        .map(|fault| quoted(&fault.to_string()))
+        .collect();
+    format!("[{}]", lines.join(", "))
 }
 
 fn millis(time: Duration) -> String {

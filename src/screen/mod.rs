@@ -10,8 +10,10 @@ mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::admission::Rules;
 use crate::config::units::{bytes, grouped, span};
-use crate::config::{BatchConfig, Config, ExecutorConfig, SimulatedConfig, cores};
+use crate::config::{BatchConfig, Config, ExecutorConfig, Identity, SimulatedConfig, cores};
+use crate::tier::Tier;
 
 pub use effective::effective;
 
@@ -53,6 +55,7 @@ fn facts(config: &Config) -> Vec<(&'static str, String)> {
                 span(http.deadline)
             ),
         ),
+        ("admission", admission(&config.admission)),
         (
             "queues",
             format!(
@@ -86,13 +89,8 @@ fn facts(config: &Config) -> Vec<(&'static str, String)> {
                 span(timeouts.write),
             ),
         ),
-        (
-            "model",
-            format!(
-                "{}; requests without X-Tier are {}",
-                http.model, http.default_tier
-            ),
-        ),
+        ("model", http.model.clone()),
+        ("identity", identity(config)),
         (
             "cores",
             format!(
@@ -149,6 +147,35 @@ fn capacity(config: &Config) -> String {
         config.gpus,
         config.batch.batch_max
     )
+}
+
+fn admission(rules: &Rules) -> String {
+    let mut text = format!(
+        "target latency {}; backlog: yellow from {} s, red from {} s, nobody from {} s",
+        span(rules.target_latency),
+        rules.yellow,
+        rules.red,
+        rules.limit
+    );
+    for tier in Tier::ALL {
+        let part = rules.min_share[tier.index()];
+        if part > 0.0 {
+            // To a tenth of a percent.
+            let percent = (part * 1e3).round() / 10.0;
+            text.push_str(&format!("; {tier} gets {percent} % of each batch"));
+        }
+    }
+    text
+}
+
+fn identity(config: &Config) -> String {
+    match &config.identity {
+        Identity::Trusted => format!(
+            "trusted: X-Tier is believed, requests without it are {}",
+            config.http.default_tier
+        ),
+        Identity::Keys(path) => format!("the keys of {}; X-Tier is ignored", path.display()),
+    }
 }
 
 /// A curl line that works when pasted into any shell on this machine.

@@ -42,11 +42,13 @@ fn the_start_up_screen_shows_what_was_bound() {
   batches      up to 100 tickets, paced (patience 1), held 40 ms at most while a GPU is free
   capacity     4,000 requests/s (4 x 100 / 100 ms)
   deadline     2 s, less where the caller asks for less
+  admission    target latency 500 ms; backlog: yellow from 0.2 s, red from 0.5 s, nobody from 1 s
   queues       65,536 tickets for each tier
   connections  20,000 at most
   requests     body 1 MiB, input 64 KiB, output 256 KiB; 128 headers in 16 KiB, target 8 KiB
   timeouts     header 10 s, body 30 s, idle 75 s, write 30 s
-  model        llm-v1; requests without X-Tier are free
+  model        llm-v1
+  identity     trusted: X-Tier is believed, requests without it are free
   cores        8 (pinned: 0-7)
 
 Try it:
@@ -77,6 +79,23 @@ fn the_start_up_screen_shows_what_differs() {
 }
 
 #[test]
+fn the_start_up_screen_shows_keys_shares_and_scripted_faults() {
+    let config = config(
+        "identity = 'keys'\nkeys_file = '/etc/k.toml'\n[admission]\ntarget_latency_ms = 1000\nyellow_s = 0.05\n\
+         min_share = { paid = 0.25, free = 0.015 }\n[simulated]\nfaults = ['kind=hang,gpu=1', 'kind=slow']",
+    );
+    let screen = start_up(&config, address("127.0.0.1:1"), None);
+    for line in [
+        "  admission    target latency 1 s; backlog: yellow from 0.05 s, red from 0.5 s, nobody from 1 s; \
+         paid gets 25 % of each batch; free gets 1.5 % of each batch\n",
+        "  identity     the keys of /etc/k.toml; X-Tier is ignored\n",
+        "  warning: GPUs will fail as scripted: kind=hang,gpu=1,ms=0; kind=slow,factor=10\n",
+    ] {
+        assert!(screen.contains(line), "{line:?} is missing in\n{screen}");
+    }
+}
+
+#[test]
 fn the_curl_line_leads_to_an_address_that_can_be_reached() {
     assert_eq!(reachable(address("0.0.0.0:1")), address("127.0.0.1:1"));
     assert_eq!(reachable(address("[::]:1")), address("[::1]:1"));
@@ -99,32 +118,44 @@ fn check_prints_every_setting_and_the_derived_limits() {
 # head of one request      24 KiB at most
 # shutdown                 30 s at most
 
-listen           = "127.0.0.1:8080"
-admin            = "127.0.0.1:9090"
-cores            = "0-7"
-max_connections  = 20000
-model            = "llm-v1"
-default_tier     = "free"
-deadline_ms      = 2000
-queue_bound      = 65536
-gpus             = 4
-executor         = "simulated"
-batch_timeout_ms = "auto"
-log_level        = "info"
+listen            = "127.0.0.1:8080"
+admin             = "127.0.0.1:9090"
+cores             = "0-7"
+max_connections   = 20000
+model             = "llm-v1"
+default_tier      = "free"
+identity          = "trusted"
+keys_file         = ""
+deadline_ms       = 2000
+queue_bound       = 65536
+gpus              = 4
+executor          = "simulated"
+batch_timeout_ms  = "auto"
+canary            = "funicular canary"
+log_level         = "info"
 
 [batch]
-batch_max        = 100
-hold_max_ms      = 40
-patience         = 1
+batch_max         = 100
+hold_max_ms       = 40
+patience          = 1
+
+[admission]
+target_latency_ms = 500
+yellow_s          = 0.2
+red_s             = 0.5
+limit_s           = 1
+min_share         = { enterprise = 0, paid = 0, free = 0 }
 
 [simulated]
-latency_ms       = 100
-jitter           = 0
-cold_start_ms    = 0
+latency_ms        = 100
+jitter            = 0
+cold_start_ms     = 0
+faults            = []
+faults_admin      = false
 "#;
     assert!(text.contains(expected), "{text}");
     for key in crate::config::keys::ALL {
-        let line = format!("\n{:<16} = ", key.name);
+        let line = format!("\n{:<17} = ", key.name);
         assert!(text.contains(&line), "{key} is missing in\n{text}");
     }
 }
@@ -174,7 +205,8 @@ fn drawn() -> impl Strategy<Value = Drawn> {
         ],
     );
     let times = (1_u32..86_400_000, 0_u32..86_400_000);
-    (general, batch, words, times).prop_map(|(general, batch, words, times)| {
+    let everything = (general, batch, words, times, door(), faults());
+    everything.prop_map(|(general, batch, words, times, door, faults)| {
         let (gpus, queue, deadline, connections) = general;
         let (batch_max, hold, patience, latency, jitter) = batch;
         let (tier, cores, model, timeout, admin) = words;
@@ -184,11 +216,54 @@ fn drawn() -> impl Strategy<Value = Drawn> {
             file: format!(
                 "gpus = {gpus}\nqueue_bound = {queue}\ndeadline_ms = {deadline}\nmax_connections = {connections}\n\
                  default_tier = \"{tier}\"\ncores = \"{cores}\"\nmodel = {model}\nbatch_timeout_ms = {timeout}\n\
-                 admin = \"{admin}\"\n[batch]\nbatch_max = {batch_max}\nhold_max_ms = {hold}\npatience = {patience}\n\
-                 [simulated]\nlatency_ms = {latency}\njitter = {jitter:?}\n[timeouts]\nidle_ms = {idle}\n\
+                 admin = \"{admin}\"\n{door}[batch]\nbatch_max = {batch_max}\nhold_max_ms = {hold}\npatience = {patience}\n\
+                 [simulated]\nlatency_ms = {latency}\njitter = {jitter:?}\n{faults}[timeouts]\nidle_ms = {idle}\n\
                  [drain]\ngrace_ms = {grace}\n"
             ),
         }
+    })
+}
+
+/// Who callers are and who is let in. `\n` of a canary is drawn more often than chance would.
+fn door() -> impl Strategy<Value = String> {
+    let identity = prop_oneof![
+        Just(String::new()),
+        "/[ -~é🚡]{1,20}".prop_map(|path| {
+            let path = toml::Value::from(path);
+            format!("identity = \"keys\"\nkeys_file = {path}\n")
+        }),
+    ];
+    let canary = prop_oneof![".{0,30}", "[\n\r\t\"'\\\\ a]{0,10}"];
+    let zones = (1e-6..10.0_f64, 1e-6..10.0_f64, 1e-6..1e20_f64);
+    let shares = (0.0..=0.3_f64, 0.0..=0.3_f64, 0.0..=0.3_f64);
+    (identity, canary, 1_u32..600_000, zones, shares).prop_map(
+        |(identity, canary, target, zones, shares)| {
+            let canary = toml::Value::from(canary);
+            let (yellow, red, limit) = (zones.0, zones.0 + zones.1, zones.0 + zones.1 + zones.2);
+            let (enterprise, paid, free) = shares;
+            format!(
+                "canary = {canary}\n{identity}[admission]\ntarget_latency_ms = {target}\n\
+                 yellow_s = {yellow:?}\nred_s = {red:?}\nlimit_s = {limit:?}\nmin_share = \
+                 {{ enterprise = {enterprise:?}, paid = {paid:?}, free = {free:?} }}\n"
+            )
+        },
+    )
+}
+
+fn faults() -> impl Strategy<Value = String> {
+    let fault = prop_oneof![
+        (1_u64..100, 0_u64..10_000)
+            .prop_map(|(batch, ms)| format!("kind=hang,gpu=0,batch={batch},ms={ms}")),
+        (1_u64..100, 0.0..=1e4_f64)
+            .prop_map(|(every, factor)| format!("kind=slow&every={every}&factor={factor}")),
+        "[^,&]{0,10}".prop_map(|marker| format!("kind=raise,times=3,marker={marker}")),
+    ];
+    (prop::collection::vec(fault, 0..4), any::<bool>()).prop_map(|(faults, admin)| {
+        let faults: Vec<String> = faults
+            .into_iter()
+            .map(|fault| toml::Value::from(fault).to_string())
+            .collect();
+        format!("faults = [{}]\nfaults_admin = {admin}\n", faults.join(", "))
     })
 }
 

@@ -1,5 +1,6 @@
 //! What is taken and what is warned of, and that the example, the help and the code agree.
 
+mod identity;
 mod refused;
 
 use std::path::Path;
@@ -49,6 +50,7 @@ fn the_example_holds_the_defaults() {
     );
     assert_eq!(defaults.warnings, Vec::<String>::new());
     assert_eq!(defaults.capacity(), Some(4_000.0));
+    assert_eq!(defaults.admission, Rules::default());
 }
 
 #[test]
@@ -93,9 +95,9 @@ fn every_flag_sets_a_setting_and_its_help_says_the_default() {
             "" => &example,
             section => example[section].as_table().expect("a table"),
         };
-        let default = table[key.name].to_string();
+        let default = in_help(&table[key.name]);
         let help = argument.get_help().expect("help").to_string();
-        let ending = format!("[default: {}]", default.trim_matches('"'));
+        let ending = format!("[default: {default}]");
         assert!(
             help.ends_with(&ending),
             "{}: {help:?} should end with {ending}",
@@ -106,6 +108,18 @@ fn every_flag_sets_a_setting_and_its_help_says_the_default() {
             "{} stands under no heading",
             key.flag
         );
+    }
+}
+
+/// A value of the example as the help has it: what is empty, or a table of zeroes, is none.
+fn in_help(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) if text.is_empty() => "none".to_owned(),
+        toml::Value::Array(list) if list.is_empty() => "none".to_owned(),
+        toml::Value::Table(table) if table.values().all(|part| part.as_integer() == Some(0)) => {
+            "none".to_owned()
+        }
+        value => value.to_string().trim_matches('"').to_owned(),
     }
 }
 
@@ -136,30 +150,36 @@ fn commands_are_told_apart() {
     assert!(action(&["funicular", "--gpu", "2"]).is_err());
 }
 
-/// Every flag, with a value that is not its default, set in the file to yet another one.
-#[test]
-fn every_flag_beats_the_file() {
-    let file = "
+/// Every setting, with a value that is not its default.
+const FILE: &str = "
         listen = '127.0.0.1:1111'\nadmin = '127.0.0.1:1112'\ncores = 'auto'\nmax_connections = 11
         model = 'file'\ndefault_tier = 'paid'\ndeadline_ms = 1111\nqueue_bound = 1111\ngpus = 11
-        executor = 'simulated'\nbatch_timeout_ms = 1111\nlog_level = 'warn'
+        identity = 'keys'\nkeys_file = 'file.keys'
+        executor = 'simulated'\nbatch_timeout_ms = 1111\ncanary = 'file'\nlog_level = 'warn'
         [batch]\nbatch_max = 11\nhold_max_ms = 11\npatience = 11
+        [admission]\ntarget_latency_ms = 1111\nyellow_s = 0.11\nred_s = 0.111\nlimit_s = 11
+        min_share = { enterprise = 0.5, paid = 0.11, free = 0.125 }
         [simulated]\nlatency_ms = 11\njitter = 0.11\ncold_start_ms = 11
+        faults = ['kind=lost', 'kind=count']\nfaults_admin = true
         [limits]\nbody_max_bytes = 1111\ninput_max_bytes = 1111\noutput_max_bytes = 1111
         header_max_bytes = 1111\nheader_max_count = 11\ntarget_max_bytes = 111
         [timeouts]\nheader_ms = 11\nbody_ms = 11\nidle_ms = 11\nwrite_ms = 11
         [drain]\ndelay_ms = 11\ngrace_ms = 1111";
-    let line = "--listen localhost:2221 --admin off --cores 0,2 --max-connections 22 --model flag \
+
+/// Every flag, with a value that is neither its default nor that of [`FILE`].
+const LINE: &str = "--listen localhost:2221 --admin off --cores 0,2 --max-connections 22 --model flag \
         --default-tier Enterprise --deadline-ms 2222 --queue-bound 2222 --gpus 22 --executor simulated \
+        --identity keys --keys flag.keys --canary flag --target-latency-ms 222 --backlog-yellow-s 0.22 \
+        --backlog-red-s 0.222 --backlog-limit-s 2 --min-share paid=0.22 --sim-fault kind=raise,gpu=21,marker=x \
         --batch-timeout-ms 2222 --log-level debug --batch-max 22 --hold-max-ms 22 --patience inf \
-        --sim-latency-ms 22 --sim-jitter 0.22 --sim-cold-start-ms 22 --body-max-bytes 2222 \
+        --sim-latency-ms 22 --sim-jitter 0.22 --sim-cold-start-ms 22 --sim-faults-admin=false --body-max-bytes 2222 \
         --input-max-bytes 2222 --output-max-bytes 2222 --header-max-bytes 2222 --header-max-count 22 \
         --target-max-bytes 222 --header-timeout-ms 22 --body-timeout-ms 22 --idle-timeout-ms 22 \
         --write-timeout-ms 22 --drain-delay-ms 22 --drain-grace-ms 2222";
-    let arguments: Vec<&str> = line.split_whitespace().collect();
-    assert_eq!(arguments.len(), 2 * keys::ALL.len());
+
+fn expected_of_line() -> Config {
     let ms = Duration::from_millis;
-    let expected = Config {
+    Config {
         listen: "127.0.0.1:2221".parse().expect("an address"),
         admin: None,
         cores: vec![0, 2],
@@ -168,7 +188,7 @@ fn every_flag_beats_the_file() {
             latency: ms(22),
             jitter: 0.22,
             cold_start: ms(22),
-            faults: Vec::new(),
+            faults: vec!["kind=raise,gpu=21,marker=x".parse().expect("a fault")],
             faults_admin: false,
         }),
         batch: BatchConfig {
@@ -176,9 +196,17 @@ fn every_flag_beats_the_file() {
             hold_max: ms(22),
             patience: f64::INFINITY,
         },
-        canary: "funicular canary".to_owned(),
-        identity: Identity::Trusted,
-        admission: crate::admission::Rules::default(),
+        canary: "flag".to_owned(),
+        identity: Identity::Keys(PathBuf::from("flag.keys")),
+        admission: Rules {
+            target_latency: ms(222),
+            deadline: ms(2_222),
+            hold_max: ms(22),
+            yellow: 0.22,
+            red: 0.222,
+            limit: 2.0,
+            min_share: [0.0, 0.22, 0.0],
+        },
         queue_bound: 2_222,
         http: HttpConfig {
             limits: HttpLimits {
@@ -206,12 +234,27 @@ fn every_flag_beats_the_file() {
         },
         batch_timeout: Some(ms(2_222)),
         log_level: LevelFilter::Debug,
-        warnings: Vec::new(),
-    };
-    assert_eq!(resolve(file, &arguments).expect("sound"), expected);
+        warnings: vec!["GPUs will fail as scripted: kind=raise,gpu=21,marker=x".to_owned()],
+    }
+}
+
+#[test]
+fn every_flag_beats_the_file() {
+    let arguments: Vec<&str> = LINE.split_whitespace().collect();
+    let given = arguments
+        .iter()
+        .filter(|argument| argument.starts_with("--"));
+    assert_eq!(given.count(), keys::ALL.len());
+    let expected = expected_of_line();
     assert_eq!(resolve("", &arguments).expect("sound"), expected);
-    let from_file = resolve(file, &[]).expect("sound");
-    assert_eq!((from_file.gpus, from_file.drain.delay), (11, ms(11)));
+    let mut both = resolve(FILE, &arguments).expect("sound");
+    // A flag for one tier's share leaves the others as the file has them.
+    assert_eq!(both.admission.min_share, [0.5, 0.22, 0.125]);
+    both.admission.min_share = expected.admission.min_share;
+    assert_eq!(both, expected);
+    let from_file = resolve(FILE, &[]).expect("sound");
+    let delay = Duration::from_millis(11);
+    assert_eq!((from_file.gpus, from_file.drain.delay), (11, delay));
 }
 
 #[test]
@@ -295,7 +338,7 @@ fn cores_are_compared_with_those_of_the_machine() {
 
 #[test]
 fn what_is_probably_not_meant_is_warned_of() {
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 10] = [
         (
             &["--listen", "0.0.0.0:80"],
             "listening on 0.0.0.0:80, beyond this machine",
@@ -305,8 +348,33 @@ fn what_is_probably_not_meant_is_warned_of() {
             "the admin port is open beyond this machine on [::]:90",
         ),
         (
-            &["--deadline-ms", "139"],
-            "the deadline (139 ms) is shorter than the longest hold and a batch (40 ms + 100 ms)",
+            &["--deadline-ms", "239"],
+            "a batch takes 100 ms, the default deadline is 239 ms: requests that arrive while all GPUs are busy",
+        ),
+        (
+            &["--target-latency-ms", "450"],
+            "a target latency of 450 ms is out of reach under load with batches of 100 ms",
+        ),
+        (
+            &["--identity", "trusted", "--keys", "k.toml"],
+            "the key file k.toml is not read, since identity is trusted",
+        ),
+        (
+            &[
+                "--sim-fault",
+                "kind=lost,gpu=3",
+                "--sim-fault",
+                "kind=slow,factor=2",
+            ],
+            "GPUs will fail as scripted: kind=lost,gpu=3,ms=0; kind=slow,factor=2",
+        ),
+        (
+            &["--sim-faults-admin"],
+            "whoever reaches the admin port can make GPUs fail (GET /faults?kind=...)",
+        ),
+        (
+            &["--sim-faults-admin", "--admin", "off"],
+            "simulated.faults_admin has no effect",
         ),
         (
             &["--batch-timeout-ms", "100"],
@@ -322,8 +390,14 @@ fn what_is_probably_not_meant_is_warned_of() {
         assert_eq!(warnings.len(), 1, "{arguments:?}: {warnings:?}");
         assert!(warnings[0].starts_with(message), "{warnings:?}");
     }
+    assert!(
+        resolve("keys_file = ''", &[])
+            .expect("none")
+            .warnings
+            .is_empty()
+    );
     for legal in [
-        ["--deadline-ms", "140"],
+        ["--deadline-ms", "250"],
         ["--listen", "[::1]:80"],
         ["--sim-latency-ms", "0"],
     ] {
@@ -360,4 +434,47 @@ fn a_file_is_read_from_where_the_flag_says() {
     ]));
     let config = config.expect("sound");
     assert_eq!((config.gpus, config.batch.batch_max), (7, 8));
+}
+
+#[test]
+fn the_default_canary_gives_way_to_short_inputs() {
+    let config = resolve("[limits]\ninput_max_bytes = 9", &[]).expect("sound");
+    assert_eq!(config.canary, "funicular");
+    let config = resolve("canary = 'été'\n[limits]\ninput_max_bytes = 5", &[]).expect("sound");
+    assert_eq!(config.canary, "été");
+}
+
+#[test]
+fn shares_are_given_one_by_one_or_together() {
+    let shares = |file: &str, arguments: &[&str]| {
+        resolve(file, arguments).expect("sound").admission.min_share
+    };
+    let apart = ["--min-share", "paid=0.5", "--min-share", "Free=0.25"];
+    assert_eq!(shares("", &apart), [0.0, 0.5, 0.25]);
+    let again = ["--min-share", "paid=0.5", "--min-share", "paid=0"];
+    assert_eq!(shares("", &again), [0.0; 3]);
+    assert_eq!(
+        shares("[admission]\nmin_share = { free = 1 }", &[]),
+        [0.0, 0.0, 1.0]
+    );
+    assert_eq!(
+        shares("[admission.min_share]\nenterprise = 0.1", &[]),
+        [0.1, 0.0, 0.0]
+    );
+}
+
+#[test]
+fn flags_for_faults_replace_those_of_the_file() {
+    let file =
+        "[simulated]\nfaults = [\n  'kind=lost',\n  'kind=hang,gpu=2',\n]\nfaults_admin = true";
+    let faults = |arguments: &[&str]| {
+        let config = resolve(file, arguments).expect("sound");
+        let ExecutorConfig::Simulated(simulated) = config.executor;
+        let lines: Vec<String> = simulated.faults.iter().map(ToString::to_string).collect();
+        (lines.join(" "), simulated.faults_admin)
+    };
+    let from_file = "kind=lost,ms=0 kind=hang,gpu=2,ms=0".to_owned();
+    assert_eq!(faults(&[]), (from_file, true));
+    let from_flags = ["--sim-fault", "kind=count", "--sim-faults-admin=false"];
+    assert_eq!(faults(&from_flags), ("kind=count".to_owned(), false));
 }

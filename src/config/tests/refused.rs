@@ -70,6 +70,14 @@ const OUT_OF_RANGE: &[(&str, &str)] = &[
         "f.toml:2: drain.grace_ms is -1; it must be from 0 to 86,400,000",
     ),
     (
+        "[admission]\ntarget_latency_ms = 0",
+        "f.toml:2: admission.target_latency_ms is 0; it must be from 1 to 600,000 (default: 500)",
+    ),
+    (
+        "[simulated]\nfaults = [\n'kind=lost',\n'kind=melt']",
+        "f.toml:4: simulated.faults can't hold \"kind=melt\": kind=melt: lost, hang, block, slow, raise",
+    ),
+    (
         "model = ''",
         "f.toml:1: model is \"\"; it must have 1 to 256 bytes and no control characters",
     ),
@@ -86,6 +94,9 @@ fn numbers_out_of_range_are_refused_with_their_place_and_range() {
         assert!(found.starts_with(message), "{file}: {found}");
     }
     assert!(refusal("", &["--gpus", "0"]).starts_with("--gpus: gpus is 0; it must be"));
+    assert!(refusal("", &["--sim-fault", "melt"]).starts_with(
+        "--sim-fault: simulated.faults can't hold \"melt\": \"melt\" is not key=value"
+    ));
     assert!(refusal("", &["--patience", "nan"]).starts_with("--patience: batch.patience is NaN"));
     assert!(
         refusal("", &["--sim-jitter", "-1"]).starts_with("--sim-jitter: simulated.jitter is -1")
@@ -165,6 +176,34 @@ const OF_THE_WRONG_KIND: &[(&str, &str)] = &[
         "f.toml:2: expected a number, found \"long\"",
     ),
     (
+        "identity = 'none'",
+        "f.toml:1: there is no identity \"none\"; there are trusted and keys",
+    ),
+    (
+        "keys_file = 3",
+        "f.toml:1: expected a path in quotes, found 3",
+    ),
+    (
+        "[admission]\nmin_share = 0.1",
+        "f.toml:2: invalid type: floating point `0.1`, expected parts by tier, such as { paid = 0.1",
+    ),
+    (
+        "[admission]\nmin_share = { gold = 0.1 }",
+        "f.toml:2: unknown field `gold`, expected one of `enterprise`, `paid`, `free`, in the line: min_share",
+    ),
+    (
+        "[simulated]\nfaults = [3]",
+        "f.toml:2: expected a text in quotes, found 3",
+    ),
+    (
+        "[simulated]\nfaults = 'kind=lost'",
+        "f.toml:2: invalid type: string \"kind=lost\", expected a sequence",
+    ),
+    (
+        "[simulated]\nfaults_admin = 1",
+        "f.toml:2: expected true or false, found 1",
+    ),
+    (
         "batch = 3",
         "f.toml:1: invalid type: integer `3`, expected a table: write [batch] on a line of its own",
     ),
@@ -192,6 +231,11 @@ fn flags_with_nonsense_are_refused_by_name() {
         ["--patience", "long"],
         ["--gpus", "four"],
         ["--max-connections", "many"],
+        ["--identity", "none"],
+        ["--min-share", "paid"],
+        ["--min-share", "gold=0.1"],
+        ["--min-share", "paid=much"],
+        ["--backlog-red-s", "long"],
     ];
     for [flag, value] in cases {
         let error = Cli::try_parse_from(["funicular", flag, value]).expect_err(flag);
@@ -253,6 +297,44 @@ const CONTRADICTIONS: &[(&str, &[&str], &str)] = &[
         "listen = '0.0.0.0:1'",
         &["--admin", "127.0.0.1:1"],
         "f.toml:1 and --admin: listen (0.0.0.0:1) and admin (127.0.0.1:1) take the same port",
+    ),
+    (
+        "[admission]\nyellow_s = 0.5",
+        &["--backlog-limit-s", "3"],
+        "f.toml:2 and --backlog-limit-s: admission: the zones must begin at 0 < yellow < red < limit \
+         seconds of backlog, not at 0.5, 0.5 and 3",
+    ),
+    (
+        "[admission]\nlimit_s = inf",
+        &[],
+        "f.toml:2: admission: the zones must begin",
+    ),
+    (
+        "[admission]\nmin_share = { paid = 0.6 }",
+        &["--min-share", "free=0.6"],
+        "f.toml:2 and --min-share: admission: min_share must be between 0 and 1 for each tier, and \
+         at most 1 for all together",
+    ),
+    (
+        "",
+        &["--min-share", "paid=nan"],
+        "--min-share: admission: min_share must be between 0 and 1",
+    ),
+    (
+        "canary = 'a long one'\n[limits]\ninput_max_bytes = 9",
+        &[],
+        "f.toml:1 and f.toml:3: canary (10 bytes) is longer than limits.input_max_bytes (9 bytes) lets",
+    ),
+    (
+        "gpus = 2\n[simulated]\nfaults = ['kind=lost,gpu=1',\n'kind=hang,gpu=2']",
+        &[],
+        "f.toml:4 and f.toml:1: simulated.faults: kind=hang,gpu=2,ms=0 names gpu 2, but gpus is 2: \
+         the last one is 1",
+    ),
+    (
+        "",
+        &["--sim-fault", "kind=lost,gpu=4"],
+        "--sim-fault: simulated.faults: kind=lost,gpu=4,ms=0 names gpu 4, but gpus is 4",
     ),
 ];
 
