@@ -268,9 +268,7 @@ impl Recorder {
     /// Notes how a request ended.
     pub fn ended(&mut self, sample: Sample) {
         if sample.outcome == Outcome::Wrong {
-            self.mismatch(true, || {
-                format!("request {}: the answer is another's", sample.number)
-            });
+            self.mismatches.wrong += 1;
         }
         let good = sample.outcome.is_good();
         let tier = &mut self.tiers[sample.tier];
@@ -304,25 +302,21 @@ impl Recorder {
 
     /// Notes bytes on a connection on which no answer was due.
     pub fn double(&mut self, describe: impl FnOnce() -> String) {
-        self.mismatch(false, describe);
+        self.mismatches.double += 1;
+        self.mismatch(describe);
+    }
+
+    /// Keeps a few words about a wrong or double answer, if it is among the first.
+    pub fn mismatch(&mut self, describe: impl FnOnce() -> String) {
+        if self.mismatches.examples.len() < EXAMPLES_MAX {
+            self.mismatches.examples.push(describe());
+        }
     }
 
     /// Keeps a few words about a failure, if it is among the first.
     pub fn note(&mut self, describe: impl FnOnce() -> String) {
         if self.notes.len() < EXAMPLES_MAX {
             self.notes.push(describe());
-        }
-    }
-
-    fn mismatch(&mut self, wrong: bool, describe: impl FnOnce() -> String) {
-        let counter = if wrong {
-            &mut self.mismatches.wrong
-        } else {
-            &mut self.mismatches.double
-        };
-        *counter += 1;
-        if self.mismatches.examples.len() < EXAMPLES_MAX {
-            self.mismatches.examples.push(describe());
         }
     }
 

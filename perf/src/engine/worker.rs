@@ -491,19 +491,7 @@ impl<'j> Worker<'j> {
                 return true;
             }
         };
-        let outcome = match Outcome::Status(answer.status) {
-            good if good.is_good() => {
-                let job = self.job;
-                let own = job.expect.is_answer(
-                    &answer.body,
-                    &job.traffic,
-                    request.number,
-                    &mut self.text,
-                );
-                if own { good } else { Outcome::Wrong }
-            }
-            other => other,
-        };
+        let outcome = self.judge(request.number, &answer);
         let surplus = bytes.len() - answer.length;
         if surplus > 0 {
             self.recorder.double(|| {
@@ -521,6 +509,28 @@ impl<'j> Worker<'j> {
         true
     }
 
+    /// A 2xx must be the request's own answer.
+    fn judge(&mut self, number: u64, answer: &http::Answer<'_>) -> Outcome {
+        let outcome = Outcome::Status(answer.status);
+        let job = self.job;
+        if !outcome.is_good()
+            || job
+                .expect
+                .is_answer(&answer.body, &job.traffic, number, &mut self.text)
+        {
+            return outcome;
+        }
+        job.traffic.input(number, &mut self.text);
+        let input = excerpt(self.text.as_bytes());
+        self.recorder.mismatch(|| {
+            format!(
+                "request {number}: {input:?} was answered with {:?}",
+                excerpt(&answer.body)
+            )
+        });
+        Outcome::Wrong
+    }
+
     fn malformed(&mut self, id: u32, error: &Malformed, now: u64) {
         self.recorder.note(|| format!("malformed answer: {error}"));
         self.connections[id as usize].close();
@@ -532,8 +542,11 @@ impl<'j> Worker<'j> {
         let notice = matches!(http::read(bytes, true), Ok(Some(answer)) if answer.status == 408);
         if !notice {
             self.recorder.double(|| {
-                let start = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
-                format!("{} bytes on an idle connection: {start:?}", bytes.len())
+                format!(
+                    "{} bytes on an idle connection: {:?}",
+                    bytes.len(),
+                    excerpt(bytes)
+                )
             });
         }
         self.connections[id as usize].close();
@@ -610,6 +623,12 @@ impl<'j> Worker<'j> {
             self.handle_events(until.saturating_sub(clock::now()));
         }
     }
+}
+
+/// The start of a text, for a message.
+fn excerpt(bytes: &[u8]) -> String {
+    const EXCERPT_BYTES: usize = 100;
+    String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT_BYTES)]).into_owned()
 }
 
 fn thread_cpu_seconds() -> f64 {
