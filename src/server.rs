@@ -173,7 +173,8 @@ fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
         hold_max: config.batch.hold_max,
         patience: config.batch.patience,
     };
-    let scheduler = Scheduler::new(policy, config.gpus, Arc::clone(&backlog));
+    let scheduler = Scheduler::new(policy, config.gpus, Arc::clone(&backlog))
+        .with_min_share(config.admission.min_share);
     let collector = Collector::new(scheduler, handover, (doorbell, ear), mailboxes, Arc::clone(&admission));
     let collector = Arc::new(collector);
     let gate = || {

@@ -63,6 +63,8 @@ pub struct Scheduler {
     rate: ArrivalRate,
     /// Per GPU: whether its last batch was a retry batch. At most every second one is, while fresh tickets wait.
     retried_last: Vec<bool>,
+    /// Part of each batch that is promised to a tier, whatever waits above it.
+    min_share: [f64; Tier::COUNT],
 }
 
 impl Scheduler {
@@ -75,7 +77,15 @@ impl Scheduler {
             policy,
             rate: ArrivalRate::new(Duration::from_millis(20)),
             retried_last: vec![false; gpus],
+            min_share: [0.0; Tier::COUNT],
         }
+    }
+
+    /// Promises each tier a part, 0 to 1, of every batch. By default nothing is promised and priority is strict.
+    #[must_use]
+    pub fn with_min_share(mut self, min_share: [f64; Tier::COUNT]) -> Scheduler {
+        self.min_share = min_share;
+        self
     }
 
     /// The pool.
@@ -250,24 +260,54 @@ impl Scheduler {
         Some(batch)
     }
 
+    #[expect(clippy::vec_box, reason = "tickets are handed on as they came, as pointers")]
     fn take(&mut self, lane: Lane, now: Time, wakes: &mut Wakes<'_>) -> Vec<Box<Ticket>> {
         let room_for = self.batch_max(lane);
-        let hold_from = self.pool.idle_since();
         let mut tickets = Vec::with_capacity(self.living(lane).min(room_for));
         for tier in Tier::ALL {
-            while tickets.len() < room_for {
-                let Some(mut ticket) = self.room.pop(lane, tier) else {
-                    break;
-                };
-                if self.bind(&mut ticket, now, wakes) {
-                    ticket.timeline.hold_from = hold_from.max(ticket.arrived).min(now);
-                    tickets.push(ticket);
-                }
-            }
+            // Those above leave what is promised to those below, if they are there to take it.
+            let up_to = room_for - self.promised_below(tier, lane).min(room_for);
+            self.fill(&mut tickets, up_to, (lane, tier), now, wakes);
+        }
+        // A promise is no use to anybody if its takers turned out to be dead.
+        for tier in Tier::ALL {
+            self.fill(&mut tickets, room_for, (lane, tier), now, wakes);
         }
         let living = self.backlog.waiting_in(lane);
         self.room.sweep(lane, living);
         tickets
+    }
+
+    fn fill(
+        &mut self,
+        tickets: &mut Vec<Box<Ticket>>,
+        up_to: usize,
+        (lane, tier): (Lane, Tier),
+        now: Time,
+        wakes: &mut Wakes<'_>,
+    ) {
+        let hold_from = self.pool.idle_since();
+        while tickets.len() < up_to {
+            let Some(mut ticket) = self.room.pop(lane, tier) else {
+                return;
+            };
+            if self.bind(&mut ticket, now, wakes) {
+                ticket.timeline.hold_from = hold_from.max(ticket.arrived).min(now);
+                tickets.push(ticket);
+            }
+        }
+    }
+
+    /// Places of a batch of `lane` that are kept for the tiers below `tier`.
+    fn promised_below(&self, tier: Tier, lane: Lane) -> usize {
+        let room_for = self.batch_max(lane) as f64;
+        Tier::ALL[tier.index() + 1..]
+            .iter()
+            .map(|&below| {
+                let promised = (self.min_share[below.index()] * room_for).ceil() as usize;
+                promised.min(self.backlog.waiting(lane, below))
+            })
+            .sum()
     }
 
     /// Binds one ticket, unless it is past its deadline or its caller has left.
