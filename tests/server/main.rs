@@ -1,0 +1,7 @@
+//! The server from outside: real processes, real sockets.
+//!
+//! Every test starts the binary on free ports and talks to it as clients, operators and proxies do. Tests run side by
+//! side and share two cores with the servers that they start; the heavy ones take turns (see `support`).
+
+mod contract;
+mod support;

@@ -1,0 +1,322 @@
+//! A server under test: the real binary, as a child process on free ports.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{BOUND, Client, Response, wait_for, wait_some};
+
+/// A running server. Dropping it kills the process; if the test is failing by then, its log is printed.
+pub struct Server {
+    child: Child,
+    listen: SocketAddr,
+    admin: Option<SocketAddr>,
+    screen: Arc<Capture>,
+    log: Arc<Capture>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts `funicular` with `flags` on free ports and waits until its start-up screen is complete. A `--listen` or
+    /// `--admin` among the flags wins over the free port.
+    ///
+    /// # Panics
+    /// If it ends instead.
+    pub fn start(flags: &[&str]) -> Server {
+        let mut all = Vec::new();
+        for name in ["--listen", "--admin"] {
+            if !flags.contains(&name) {
+                all.extend([name, "127.0.0.1:0"]);
+            }
+        }
+        all.extend(flags);
+        Server::start_with(&all)
+    }
+
+    /// Starts it with exactly these arguments.
+    ///
+    /// # Panics
+    /// If it ends before its start-up screen is complete.
+    pub fn start_with(arguments: &[&str]) -> Server {
+        let mut child = command(arguments).spawn().expect("the binary can be run");
+        let (screen, log) = (Arc::new(Capture::default()), Arc::new(Capture::default()));
+        let readers = vec![
+            screen.follow(child.stdout.take().expect("piped")),
+            log.follow(child.stderr.take().expect("piped")),
+        ];
+        let text = screen.wait_until(|text| text.contains("\n  curl ") && text.ends_with('\n'));
+        let Some(text) = text else {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{arguments:?} did not start:\n{}", log.text());
+        };
+        let listen = address_after(&text, "listening on http://").expect("on the screen");
+        let admin = address_after(&text, "admin on http://");
+        Server {
+            child,
+            listen,
+            admin,
+            screen,
+            log,
+            readers,
+        }
+    }
+
+    /// Where callers connect.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Where the admin plane is served, if it is.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it printed at start.
+    pub fn screen(&self) -> String {
+        self.screen.text()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log.text()
+    }
+
+    /// A new connection to its data plane.
+    pub fn connect(&self) -> Client {
+        Client::connect(self.listen)
+    }
+
+    /// The answer to one inference on a connection of its own.
+    pub fn infer(&self, input: &str) -> Response {
+        self.connect().infer(input)
+    }
+
+    /// `GET path` on a connection of its own.
+    pub fn get(&self, path: &str) -> Response {
+        self.connect().get(path)
+    }
+
+    /// `GET path` on the admin plane.
+    ///
+    /// # Panics
+    /// If the admin plane is off.
+    pub fn admin_get(&self, path: &str) -> Response {
+        Client::connect(self.admin.expect("the admin plane is on")).get(path)
+    }
+
+    /// `/status`, up to a second old.
+    pub fn status(&self) -> serde_json::Value {
+        self.admin_get("/status").json()
+    }
+
+    /// `/metrics`, up to a second old.
+    pub fn metrics(&self) -> Metrics {
+        Metrics(self.admin_get("/metrics").text())
+    }
+
+    /// `/metrics` as of after this call: the second reading that follows the present one was begun after that was
+    /// served.
+    pub fn fresh_metrics(&self) -> Metrics {
+        let mut last = self.metrics();
+        for _ in 0..2 {
+            let before = last.value("funicular_uptime_seconds", &[]);
+            last = wait_some("a newer reading of the metrics", || {
+                let reading = self.metrics();
+                (reading.value("funicular_uptime_seconds", &[]) > before).then_some(reading)
+            });
+        }
+        last
+    }
+
+    /// One metric, up to a second old: see [`Metrics::value`].
+    pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.metrics().value(name, labels)
+    }
+
+    /// Waits until `condition` holds, see [`wait_for`]; panics early if the server ends meanwhile.
+    pub fn wait_for(&mut self, what: &str, mut condition: impl FnMut(&Server) -> bool) {
+        wait_for(what, || {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("the server ended ({status}) while a test waited for: {what}");
+            }
+            condition(self)
+        });
+    }
+
+    /// Waits until a line of its log contains `text`.
+    pub fn wait_log(&self, text: &str) {
+        let found = self.log.wait_until(|log| log.contains(text));
+        assert!(found.is_some(), "never logged: {text}");
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
+        kill_process(pid.expect("a pid"), signal).expect("it can be signalled");
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Waits for its end.
+    pub fn wait_exit(&mut self) -> ExitStatus {
+        let child = &mut self.child;
+        let status = wait_some("the end of the server", || {
+            child.try_wait().expect("it is a child of this process")
+        });
+        self.readers.drain(..).for_each(|reader| {
+            let _ = reader.join();
+        });
+        status
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.readers.drain(..).for_each(|reader| {
+            let _ = reader.join();
+        });
+        if thread::panicking() {
+            let log = self.log.text();
+            let lines: Vec<_> = log.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(60)..];
+            eprintln!("--- the end of the server's log\n{}\n---", tail.join("\n"));
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "server {} on {}", self.child.id(), self.listen)
+    }
+}
+
+/// The binary under test with `arguments`, its output captured.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_funicular"));
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Runs the binary to its end: for `check`, and for starts that are refused.
+///
+/// # Panics
+/// If it does not end.
+pub fn run(arguments: &[&str]) -> Output {
+    let mut child = command(arguments).spawn().expect("the binary can be run");
+    let due = funicular::clock::now() + BOUND;
+    while child.try_wait().expect("a child").is_none() {
+        if funicular::clock::now() >= due {
+            let _ = child.kill();
+            panic!("{arguments:?} does not end");
+        }
+        thread::park_timeout(super::LOOK_EVERY);
+    }
+    child.wait_with_output().expect("it has ended")
+}
+
+fn address_after(screen: &str, phrase: &str) -> Option<SocketAddr> {
+    let (_, rest) = screen.split_once(phrase)?;
+    rest.lines().next()?.parse().ok()
+}
+
+/// What a child writes to one of its streams.
+#[derive(Default)]
+struct Capture {
+    state: Mutex<Captured>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct Captured {
+    text: String,
+    ended: bool,
+}
+
+impl Capture {
+    fn follow(self: &Arc<Capture>, stream: impl Read + Send + 'static) -> JoinHandle<()> {
+        let capture = Arc::clone(self);
+        thread::spawn(move || {
+            let mut stream = BufReader::new(stream);
+            let mut line = Vec::new();
+            while matches!(stream.read_until(b'\n', &mut line), Ok(bytes) if bytes > 0) {
+                capture.change(|captured| captured.text.push_str(&String::from_utf8_lossy(&line)));
+                line.clear();
+            }
+            capture.change(|captured| captured.ended = true);
+        })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Captured)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.news.notify_all();
+    }
+
+    fn text(&self) -> String {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.text.clone()
+    }
+
+    /// The text once `enough` likes it; `None` if the stream ends, or [`BOUND`] passes, before.
+    fn wait_until(&self, enough: impl Fn(&str) -> bool) -> Option<String> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let going_on = |state: &mut Captured| !enough(&state.text) && !state.ended;
+        let waited = self.news.wait_timeout_while(state, BOUND, going_on);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        enough(&state.text).then(|| state.text.clone())
+    }
+}
+
+/// One reading of the metrics.
+pub struct Metrics(String);
+
+impl Metrics {
+    /// The sum of all series of `name` whose labels contain `labels`; 0 if there is none.
+    pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.series(name, labels).map(|(_, value)| value).sum()
+    }
+
+    /// The text of those series and their values.
+    pub fn series<'a>(
+        &'a self,
+        name: &'a str,
+        labels: &'a [(&'a str, &'a str)],
+    ) -> impl Iterator<Item = (&'a str, f64)> {
+        self.0.lines().filter_map(move |line| {
+            let rest = line.strip_prefix(name)?;
+            let (series, value) = rest.rsplit_once(' ')?;
+            let is_this_name = series.is_empty() || series.starts_with('{');
+            let has_labels = labels.iter().all(|(label, wanted)| {
+                let pair = format!("{label}=\"{wanted}\"");
+                series
+                    .match_indices(&pair)
+                    .any(|(at, _)| matches!(series.as_bytes()[at - 1], b'{' | b','))
+            });
+            (is_this_name && has_labels).then(|| (series, value.parse().expect("a number")))
+        })
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
