@@ -1,4 +1,5 @@
-//! The admin plane: `/metrics`, `/status` and `/healthz` on a port of their own, for operators and scrapers.
+//! The admin plane: `/metrics`, `/status` and `/healthz` on a port of their own, for operators and scrapers; and `/faults`,
+//! where the configuration allows it, for those who try out how the server takes failures.
 //!
 //! Served by `may_minihttp`: fixed GET routes, no request bodies, trusted callers, loopback by default. Its connections
 //! are coroutines on the acceptor cores, so a handler must cost nothing: it copies bytes that the OS thread `admin`
@@ -17,6 +18,7 @@
 //! data plane's connection cap must leave some; it logs every closed connection as an error under the target
 //! `may_minihttp`, which the logger must silence.
 
+mod faults;
 mod status;
 
 use std::io;
@@ -31,6 +33,7 @@ use may_minihttp::{HttpService, HttpServiceFactory, Request, Response};
 use parking_lot::RwLock;
 
 use crate::clock::{self, Time};
+use crate::gpu::faults::Script;
 use crate::metrics::{Metrics, SnapshotFn};
 use crate::port::Reservation;
 
@@ -74,7 +77,8 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Renders once and starts serving on the reserved port. `may` must have been configured before.
+    /// Renders once and starts serving on the reserved port. `may` must have been configured before. With `faults`, the
+    /// route `/faults` adds to that script; without, there is no such route.
     ///
     /// # Errors
     /// If the port can't be bound or the thread can't be started.
@@ -82,6 +86,7 @@ impl Admin {
         reservation: Reservation,
         metrics: Arc<Metrics>,
         snapshot: SnapshotFn,
+        faults: Option<Arc<Script>>,
     ) -> Result<Admin, AdminError> {
         let addr = reservation.addr();
         let source = Source { metrics, snapshot };
@@ -107,6 +112,7 @@ impl Admin {
         let factory = Factory {
             shared: Arc::clone(&admin.shared),
             renderer: admin.thread(),
+            faults,
         };
         // The handle can only be joined, and the acceptor never ends.
         drop(
@@ -237,6 +243,7 @@ fn period(asked_nanos: u64, now: Time) -> Duration {
 struct Factory {
     shared: Arc<Shared>,
     renderer: Thread,
+    faults: Option<Arc<Script>>,
 }
 
 impl HttpServiceFactory for Factory {
@@ -246,6 +253,7 @@ impl HttpServiceFactory for Factory {
         Service {
             shared: Arc::clone(&self.shared),
             renderer: self.renderer.clone(),
+            faults: self.faults.clone(),
         }
     }
 }
@@ -254,6 +262,7 @@ impl HttpServiceFactory for Factory {
 struct Service {
     shared: Arc<Shared>,
     renderer: Thread,
+    faults: Option<Arc<Script>>,
 }
 
 impl HttpService for Service {
@@ -275,12 +284,11 @@ impl HttpService for Service {
             }
             Route::Health => self.health(response),
             Route::Index => text(response, 200, "OK", INDEX),
-            Route::Unknown => text(
-                response,
-                404,
-                "Not Found",
-                "There is /metrics, /status and /healthz.\n",
-            ),
+            Route::Faults => match &self.faults {
+                Some(script) => faults::script(script, request.path(), response),
+                None => not_found(response),
+            },
+            Route::Unknown => not_found(response),
             Route::WrongMethod { is_head } => {
                 response.header("Allow: GET");
                 // The library would send the body of an answer to HEAD, and the caller take it for the next answer.
@@ -314,6 +322,15 @@ impl Service {
     }
 }
 
+fn not_found(response: &mut Response) {
+    text(
+        response,
+        404,
+        "Not Found",
+        "There is /metrics, /status and /healthz.\n",
+    );
+}
+
 fn text(response: &mut Response, code: usize, reason: &'static str, body: &'static str) {
     response.status_code(code, reason);
     response.header("Content-Type: text/plain; charset=utf-8");
@@ -326,6 +343,7 @@ enum Route {
     Metrics,
     Status,
     Health,
+    Faults,
     Index,
     Unknown,
     WrongMethod { is_head: bool },
@@ -338,6 +356,7 @@ impl Route {
             "/metrics" => Route::Metrics,
             "/status" => Route::Status,
             "/healthz" => Route::Health,
+            "/faults" => Route::Faults,
             "/" => Route::Index,
             _ => Route::Unknown,
         };

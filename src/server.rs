@@ -94,7 +94,7 @@ impl Server {
         start_threads(&core, &script)?;
         let data = DataPlane::start(Arc::clone(&core.shared), mailboxes, listen.addr(), &config.cores)
             .map_err(|source| StartError::Listen { addr: listen.addr(), source })?;
-        let admin = admin.map(|port| start_admin(port, &core, listen.addr())).transpose()?;
+        let admin = admin.map(|port| start_admin(port, &core, listen.addr(), &script)).transpose()?;
         Ok(Server { core, data, admin, listen })
     }
 
@@ -220,6 +220,12 @@ fn scripted(executor: &ExecutorConfig) -> Vec<Fault> {
     simulated.faults.clone()
 }
 
+/// Whether the admin plane may add to the script.
+fn takes_faults(executor: &ExecutorConfig) -> bool {
+    let ExecutorConfig::Simulated(simulated) = executor;
+    simulated.faults_admin
+}
+
 fn executor(config: &ExecutorConfig, gpu: usize, script: &Arc<Script>) -> Box<dyn Executor> {
     let ExecutorConfig::Simulated(simulated) = config;
     Box::new(Simulated::new(simulated.clone(), gpu, Arc::clone(script)))
@@ -245,11 +251,17 @@ fn start_threads(core: &Arc<Core>, script: &Arc<Script>) -> Result<(), StartErro
         .map_err(resource("the watchdog"))
 }
 
-fn start_admin(port: Reservation, core: &Arc<Core>, listen: SocketAddr) -> Result<Admin, StartError> {
+fn start_admin(
+    port: Reservation,
+    core: &Arc<Core>,
+    listen: SocketAddr,
+    script: &Arc<Script>,
+) -> Result<Admin, StartError> {
     let (core, addr) = (Arc::clone(core), port.addr());
     let metrics = Arc::clone(core.shared.metrics());
+    let faults = takes_faults(&core.config.executor).then(|| Arc::clone(script));
     let snapshot = move || core.snapshot(listen, addr);
-    Ok(Admin::start(port, metrics, Box::new(snapshot))?)
+    Ok(Admin::start(port, metrics, Box::new(snapshot), faults)?)
 }
 
 impl Core {

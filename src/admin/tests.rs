@@ -45,7 +45,7 @@ fn start(gpus: usize, snapshot: SnapshotFn) -> (Admin, Arc<Metrics>) {
     let metrics = Arc::new(Metrics::new(gpus, 2));
     let reservation =
         Reservation::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
-    let admin = Admin::start(reservation, Arc::clone(&metrics), snapshot).expect("started");
+    let admin = Admin::start(reservation, Arc::clone(&metrics), snapshot, None).expect("started");
     (admin, metrics)
 }
 

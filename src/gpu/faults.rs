@@ -284,6 +284,11 @@ impl Script {
         script
     }
 
+    /// How many GPUs follow it.
+    pub fn gpus(&self) -> usize {
+        self.gpus
+    }
+
     /// Adds a line, or clears all. Beyond a thousand lines the oldest is forgotten.
     pub fn add(&self, fault: Fault) {
         let mut armed = self.armed.lock();
