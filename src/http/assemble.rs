@@ -143,6 +143,7 @@ impl Assembler {
     }
 
     /// The head is complete: takes the body from what follows it, if all of it is there.
+    #[inline(never)]
     fn begin_body(
         &mut self,
         head: &Head<'_>,
@@ -181,6 +182,7 @@ impl Assembler {
         }
     }
 
+    #[inline(never)]
     fn continue_body(&mut self, input: &[u8], terms: &Terms) -> Progress {
         let Some(mut body) = self.body.take() else {
             return Progress::More;

@@ -14,7 +14,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -25,12 +25,11 @@ use may::coroutine::Builder;
 use may::io::CoIo;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
-use socket2::{Domain, Protocol, Socket, Type};
 
-use super::connection::Connection;
+use super::accept::{acceptor, listener};
 use super::respond::DateCache;
 use super::timer::Timers;
-use super::wire::{Bell, Wire};
+use super::wire::Bell;
 use super::{Phase, Shared};
 use crate::clock;
 use crate::metrics::Recorder;
@@ -38,15 +37,6 @@ use crate::wake::{Mailbox, Mailboxes};
 
 /// The finest time that deadlines are kept to; 504s leave within two of them.
 const TICK: Duration = Duration::from_millis(10);
-
-/// Wait after an error of `accept`: out of descriptors or memory, which passes when connections close.
-const ACCEPT_BACK_OFF: Duration = Duration::from_millis(50);
-
-/// Connections accepted in one go before the core turns to the ones it has.
-const ACCEPTS_IN_A_ROW_MAX: usize = 64;
-
-/// Connections beyond the cap that are held just long enough to be told so.
-const REFUSALS_MAX: usize = 256;
 
 /// Stack of a coroutine in words. Only touched pages cost memory, so this is address space; debug builds need more.
 const STACK_WORDS: usize = if cfg!(debug_assertions) {
@@ -154,7 +144,7 @@ impl CoreRef {
     }
 
     /// The core that a descriptor belongs to.
-    fn owner_of(&self, descriptor: RawFd) -> CoreRef {
+    pub fn owner_of(&self, descriptor: RawFd) -> CoreRef {
         CoreRef::new(&self.all, owner(descriptor, self.all.len()))
     }
 }
@@ -304,24 +294,13 @@ impl DataPlane {
     }
 }
 
-fn listener(addr: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    // Accepted connections inherit it: no system call for each of them.
-    socket.set_tcp_nodelay(true)?;
-    socket.bind(&addr.into())?;
-    socket.listen(4096)?;
-    Ok(socket.into())
-}
-
 /// Makes a descriptor non-blocking and known to its core's epoll set.
-fn register<T: AsRawFd>(descriptor: T) -> io::Result<CoIo<T>> {
+pub fn register<T: AsRawFd>(descriptor: T) -> io::Result<CoIo<T>> {
     CoIo::new(descriptor).map_err(|refused| io::Error::other(refused.to_string()))
 }
 
 /// Starts a coroutine on the core that owns descriptors like `id`.
-fn spawn(id: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub fn spawn(id: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: spawning is unsafe because a coroutine may misuse thread-locals and may overflow its stack. The bodies
     // here stay on one thread (see the module's text), keep no thread-local across a wait and recurse nowhere.
     let handle = unsafe { Builder::new().id(id).spawn(body) };
@@ -395,108 +374,6 @@ fn name_thread(index: usize) {
     let name = std::ffi::CString::new(format!("http-{index}")).unwrap_or_default();
     if let Err(error) = rustix::thread::set_name(&name) {
         log::debug!("thread http-{index} keeps its old name: {error}");
-    }
-}
-
-/// Takes connections off a core's listener until the listeners close.
-fn acceptor(core: &CoreRef, listener: CoIo<TcpListener>) {
-    let mut wire = Wire::new(listener);
-    loop {
-        let pause = accept_some(core, wire.socket());
-        let now = clock::now();
-        // The look at the backlog comes after the look at the phase, or a connection could slip in between.
-        if pause == Pause::UntilNews && core.shared.phase() >= Phase::Closing {
-            if accept_some(core, wire.socket()) == Pause::UntilNews {
-                break;
-            }
-            continue;
-        }
-        let due = match pause {
-            Pause::UntilNews => now + Duration::from_secs(3_600),
-            Pause::Breath => now,
-            Pause::BackOff => now + ACCEPT_BACK_OFF,
-        };
-        wire.wait(&core.timers, now, due);
-    }
-    drop(wire);
-    core.shared.acceptors.fetch_sub(1, Relaxed);
-}
-
-/// How long the acceptor waits before it looks at its listener again.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pause {
-    /// The backlog is empty: until a connection comes or the phase changes.
-    UntilNews,
-    /// There may be more, but others want to run.
-    Breath,
-    /// `accept` failed.
-    BackOff,
-}
-
-fn accept_some(core: &CoreRef, listener: &TcpListener) -> Pause {
-    for _ in 0..ACCEPTS_IN_A_ROW_MAX {
-        match listener.accept() {
-            Ok((stream, _)) => take_in(core, stream),
-            Err(error) => match error.kind() {
-                ErrorKind::WouldBlock => return Pause::UntilNews,
-                ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
-                _ => {
-                    log::warn!("connections are not accepted for now: {error}");
-                    return Pause::BackOff;
-                }
-            },
-        }
-    }
-    Pause::Breath
-}
-
-/// Starts the coroutine of a new connection on the core that owns its descriptor.
-fn take_in(acceptor: &CoreRef, stream: TcpStream) {
-    let descriptor = stream.as_raw_fd();
-    let open = Open::new(acceptor.owner_of(descriptor));
-    let shared = &acceptor.shared;
-    let refused = open.number > shared.connections_max;
-    if refused {
-        open.core.recorder().connection_refused();
-    }
-    if open.number > shared.connections_max + REFUSALS_MAX {
-        return; // Not even room to say no.
-    }
-    let started = register(stream).and_then(|io| {
-        spawn(owner(descriptor, open.core.all.len()), move || {
-            let connection = Connection::new(open.core.clone(), Wire::new(io), clock::now());
-            if refused {
-                connection.refuse();
-            } else {
-                connection.run();
-            }
-            drop(open);
-        })
-    });
-    if let Err(error) = started {
-        log::warn!("a connection was dropped: {error}");
-    }
-}
-
-/// An open connection, as far as it is counted.
-struct Open {
-    core: CoreRef,
-    /// How many there were, this one included, when it was opened.
-    number: usize,
-}
-
-impl Open {
-    fn new(core: CoreRef) -> Open {
-        let number = core.shared.connections.fetch_add(1, Relaxed) + 1;
-        core.recorder().connection_opened();
-        Open { core, number }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.core.shared.connections.fetch_sub(1, Relaxed);
-        self.core.recorder().connection_closed();
     }
 }
 

@@ -30,6 +30,7 @@ pub struct InferenceRequest<'b> {
 /// # Errors
 ///
 /// `Json` with the place of the first problem, or `InputTooLarge`.
+#[inline(never)]
 pub fn parse_body(body: &[u8], input_bytes_max: usize) -> Result<InferenceRequest<'_>, Rejection> {
     let text = check_text(body)?;
     let mut fields: BodyFields<'_> =
@@ -77,6 +78,7 @@ fn check_text(body: &[u8]) -> Result<&str, Rejection> {
 }
 
 /// Checks the parameters that are known here; all others are the executor's business.
+#[inline(never)]
 fn check_parameters(raw: &str, text: &str) -> Result<(), Rejection> {
     let offset = raw.as_ptr() as usize - text.as_ptr() as usize;
     let (line, column) = place_after(&text.as_bytes()[..offset]);

@@ -3,8 +3,8 @@
 //! The life of a request, on one screen:
 //!
 //! ```text
-//! core        a pinned thread accepts the connection and starts its coroutine on the core that owns the descriptor
-//! connection  reads what has come into the core's buffer ........................ idle, header, body time-outs: 408
+//! accept      a pinned thread accepts the connection and starts its coroutine on the core that owns the descriptor
+//! receive     reads what has come into the core's buffer ........................ idle, header, body time-outs: 408
 //! assemble      └ head complete? ─ parse (httparse, then RFC 9112 to the letter) ─ values ........ 400 414 431 501 505
 //!               └ body complete? ─ chunked ....................................................................... 413
 //! request     route, tier, deadline, media type ......................................... 400 401 404 405 415 417
@@ -13,11 +13,13 @@
 //!             ticket → its tier's queue (try_send) .......................................................... 429
 //!             wait on the slot ············ GPU threads resolve it, a mailbox and one kick per core wake us
 //! timer         └ or the deadline comes first ............................................................... 504
-//! respond     head and body into the core's buffer, one write; then the next request
+//! answer      what the caller is told: 200, or a problem document ....................................... 408 422 500 503
+//! respond       └ head and body into the core's buffer, one write; then the next request
 //! ```
 //!
-//! Pure, with no socket or clock: `parse`, `values`, `chunked`, `assemble`, `request`, `routes`, `inference`,
-//! `reject`, `respond`. The shell around them: `core` (threads, listeners), `timer`, `wire` (one socket), `connection`.
+//! Pure, with no socket: `parse`, `values`, `chunked`, `assemble`, `request`, `routes`, `inference`, `reasons`,
+//! `reject`, `answer`, `respond`. The shell around them: `core` (threads), `accept`, `timer`, `wire` (one socket),
+//! `receive` and `connection` (its coroutine).
 //!
 //! Guarantees:
 //! * Every request whose caller is still there gets exactly one answer, in the order of arrival on its connection;
@@ -26,12 +28,16 @@
 //! * Everything is bounded: heads, bodies, inputs, connections, the time that each step may take.
 //! * An idle connection costs its coroutine's stack (8.5 KiB of memory) and a few hundred bytes.
 
+mod accept;
+mod answer;
 mod assemble;
 mod chunked;
 mod connection;
 mod core;
 mod inference;
 mod parse;
+mod reasons;
+mod receive;
 pub mod reject;
 mod request;
 mod respond;
@@ -195,6 +201,7 @@ pub struct Shared {
     door: Box<dyn Door>,
     phase: AtomicU8,
     connections: AtomicUsize,
+    refusals: AtomicUsize,
     acceptors: AtomicUsize,
 }
 
@@ -229,6 +236,7 @@ impl Shared {
             door,
             phase: AtomicU8::new(Phase::Serving as u8),
             connections: AtomicUsize::new(0),
+            refusals: AtomicUsize::new(0),
             acceptors: AtomicUsize::new(0),
         }
     }

@@ -7,7 +7,7 @@
 //! connection survives the answer.
 //!
 //! Guarantees: the same bytes give the same result however they arrive; nothing is allocated unless a request has
-//! more than 24 headers; the stack depth does not depend on the input (a coroutine calls this, and its stack should
+//! more than 16 headers; the stack depth does not depend on the input (a coroutine calls this, and its stack should
 //! stay within one page).
 
 use std::mem::MaybeUninit;
@@ -19,7 +19,7 @@ use super::values::{self, ContentType};
 use crate::tier::Tier;
 
 /// Headers whose index fits on the coroutine's stack; requests with more of them pay for a `Vec`.
-const HEADERS_ON_STACK: usize = 24;
+const HEADERS_ON_STACK: usize = 16;
 
 /// Room for the method and the spaces around a target, when a request line is judged before its end has arrived.
 const METHOD_BYTES_MAX: usize = 32;
@@ -71,6 +71,7 @@ pub struct Head<'b> {
 /// # Errors
 ///
 /// A rejection that ends the connection: after it, nothing says where the next request would begin.
+#[inline(never)]
 pub fn parse_head<'b>(buf: &'b [u8], limits: &Limits) -> Result<Option<Head<'b>>, Rejection> {
     let mut few = [const { MaybeUninit::uninit() }; HEADERS_ON_STACK];
     match parse_into(buf, &mut few, limits) {

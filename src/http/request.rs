@@ -54,6 +54,7 @@ pub struct Request {
 
 impl Call {
     /// Reads a head. `fresh_id` makes an id for callers that do not send one.
+    #[inline(never)]
     pub fn new(head: &Head<'_>, terms: &Terms, fresh_id: impl FnOnce() -> Box<str>) -> Call {
         Call {
             request_id: head.request_id.map_or_else(fresh_id, Into::into),
