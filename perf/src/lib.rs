@@ -28,6 +28,9 @@ pub mod progress;
 pub mod prometheus;
 pub mod session;
 
+pub mod scenario;
+pub mod server;
+
 pub mod files;
 pub mod report;
 pub mod result;

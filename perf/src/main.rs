@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -12,8 +12,10 @@ use funicular_perf::fail_if::{self, Condition};
 use funicular_perf::monitor::Monitor;
 use funicular_perf::options::RunOptions;
 use funicular_perf::result::RunResult;
+use funicular_perf::scenario::{self, Circumstances, Scenario, ScenarioError};
 use funicular_perf::session::{self, Outputs, Session};
-use funicular_perf::{clock, machine, report, summary};
+use funicular_perf::units::Span;
+use funicular_perf::{clock, machine, report, server, summary};
 
 const EXIT_FAIL_IF: u8 = 3;
 const EXIT_WRONG_ANSWERS: u8 = 4;
@@ -47,6 +49,10 @@ enum Command {
     /// Drive a server and report the latencies that its callers see
     #[command(after_help = AFTER_HELP)]
     Run(Box<Run>),
+    /// Run scenarios, each against a server that is started for it
+    Scenario(OneScenario),
+    /// Run all scenarios and rewrite their section of RESULTS.md
+    Scenarios(AllScenarios),
     /// Make reports of results: one as a page, several side by side with ratios to the first
     Report(Report),
     /// Explain the conditions of --fail-if
@@ -82,6 +88,49 @@ struct Run {
 }
 
 #[derive(clap::Args)]
+struct OneScenario {
+    /// Names of scenarios, or paths of their files
+    #[arg(required = true, value_name = "SCENARIO")]
+    scenarios: Vec<String>,
+    /// Where scenarios are looked up by name
+    #[arg(long, value_name = "DIR", default_value = "perf/scenarios")]
+    dir: PathBuf,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args)]
+struct AllScenarios {
+    /// Where the scenarios are
+    #[arg(long, value_name = "DIR", default_value = "perf/scenarios")]
+    dir: PathBuf,
+    /// The page whose scenario section is rewritten; it stands between two marker lines
+    #[arg(long, value_name = "FILE", default_value = "perf/RESULTS.md")]
+    results: PathBuf,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// The server's program [default: target/release/funicular, else funicular from the path]
+    #[arg(long, value_name = "PROGRAM")]
+    server: Option<PathBuf>,
+    /// Recorded arrivals for the scenarios that replay them; they are not part of the tree
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Duration of each run instead of its own, for a quick look; profiles and traces keep theirs
+    #[arg(short, long, value_name = "TIME")]
+    duration: Option<Span>,
+    /// Where JSON, HTML, .hgrm and .hlog files go
+    #[arg(short, long, value_name = "DIR", default_value = "perf/reports")]
+    out: PathBuf,
+    /// No live progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(clap::Args)]
 struct Report {
     /// Results, as --json wrote them; ratios are to the first
     #[arg(required = true, value_name = "RESULT.json")]
@@ -94,6 +143,8 @@ struct Report {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(run) => drive(*run),
+        Command::Scenario(arguments) => some_scenarios(&arguments),
+        Command::Scenarios(arguments) => all_scenarios(&arguments),
         Command::Report(arguments) => make_report(&arguments),
         Command::Conditions => {
             print!("{}", fail_if::HELP);
@@ -108,7 +159,12 @@ fn main() -> ExitCode {
 
 fn drive(run: Run) -> anyhow::Result<ExitCode> {
     let number = machine::run_number(clock::wall());
-    let plan = run.options.plan(&run.url, number, run.outputs.dump.is_some(), machine::cores())?;
+    let plan = run.options.plan(
+        &run.url,
+        number,
+        run.outputs.dump.is_some(),
+        machine::cores(),
+    )?;
     let mut conditions = Vec::new();
     for text in &run.options.fail_if {
         let condition: Condition = text.parse()?;
@@ -131,6 +187,70 @@ fn drive(run: Run) -> anyhow::Result<ExitCode> {
     Ok(exit_code(&[result]))
 }
 
+fn some_scenarios(arguments: &OneScenario) -> anyhow::Result<ExitCode> {
+    let circumstances = arguments.common.circumstances()?;
+    let mut results = Vec::new();
+    for name in &arguments.scenarios {
+        let path = if name.ends_with(".toml") {
+            PathBuf::from(name)
+        } else {
+            arguments.dir.join(format!("{name}.toml"))
+        };
+        let result = Scenario::read(&path)?.run(&circumstances)?;
+        println!("{}", summary::text(&result));
+        results.push(result);
+    }
+    Ok(exit_code(&results))
+}
+
+fn all_scenarios(arguments: &AllScenarios) -> anyhow::Result<ExitCode> {
+    let circumstances = arguments.common.circumstances()?;
+    // Rather now than after all the work.
+    anyhow::ensure!(
+        arguments.results.exists(),
+        "{} is not there to be rewritten",
+        arguments.results.display()
+    );
+    let mut results = Vec::new();
+    for scenario in Scenario::read_all(&arguments.dir)? {
+        match scenario.run(&circumstances) {
+            Ok(result) => {
+                println!("{}", summary::text(&result));
+                results.push(result);
+            }
+            Err(missing @ ScenarioError::NeedsTrace(_)) => {
+                eprintln!("funicular-perf: left out: {missing}")
+            }
+            Err(error) => return Err(error).with_context(|| format!("scenario {}", scenario.name)),
+        }
+        anyhow::ensure!(
+            !circumstances.stop.load(Ordering::Relaxed),
+            "stopped; the results page was left as it was"
+        );
+    }
+    scenario::rewrite_results(&arguments.results, &report::results_markdown(&results))?;
+    println!(
+        "{} rewritten; reports are in {}",
+        arguments.results.display(),
+        arguments.common.out.display()
+    );
+    Ok(exit_code(&results))
+}
+
+impl Common {
+    fn circumstances(&self) -> anyhow::Result<Circumstances> {
+        Ok(Circumstances {
+            program: self.server.clone().unwrap_or_else(server::default_program),
+            trace: self.trace.clone(),
+            duration: self.duration,
+            directory: self.out.clone(),
+            quiet: self.quiet,
+            command: std::env::args().collect(),
+            stop: stop_on_interrupt()?,
+        })
+    }
+}
+
 /// The first interrupt ends the run and still reports it; the second ends the process.
 fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
@@ -145,7 +265,11 @@ fn exit_code(results: &[RunResult]) -> ExitCode {
     if results.iter().any(|result| !result.mismatches.is_clean()) {
         eprintln!("funicular-perf: callers got answers that were not theirs");
         ExitCode::from(EXIT_WRONG_ANSWERS)
-    } else if results.iter().flat_map(|result| &result.fail_if).any(|condition| condition.failed) {
+    } else if results
+        .iter()
+        .flat_map(|result| &result.fail_if)
+        .any(|condition| condition.failed)
+    {
         ExitCode::from(EXIT_FAIL_IF)
     } else {
         ExitCode::SUCCESS
@@ -153,7 +277,11 @@ fn exit_code(results: &[RunResult]) -> ExitCode {
 }
 
 fn make_report(arguments: &Report) -> anyhow::Result<ExitCode> {
-    let results = arguments.results.iter().map(|path| RunResult::read(path)).collect::<Result<Vec<_>, _>>()?;
+    let results = arguments
+        .results
+        .iter()
+        .map(|path| RunResult::read(path))
+        .collect::<Result<Vec<_>, _>>()?;
     if let Some(path) = &arguments.html {
         let page = match &results[..] {
             [single] => report::html(single),
