@@ -43,7 +43,10 @@ struct Parker {
 
 impl Parker {
     fn new() -> Parker {
-        Parker { token: Mutex::new(false), given: Condvar::new() }
+        Parker {
+            token: Mutex::new(false),
+            given: Condvar::new(),
+        }
     }
 
     fn unpark(&self) {
@@ -151,8 +154,16 @@ impl Request {
 
     /// After all parties are through.
     fn check_books(&self) {
-        assert_eq!(self.winners.load(Ordering::SeqCst), 1, "resolved exactly once");
-        assert_eq!(self.waiting.load(Ordering::SeqCst), 0, "nobody waits any more");
+        assert_eq!(
+            self.winners.load(Ordering::SeqCst),
+            1,
+            "resolved exactly once"
+        );
+        assert_eq!(
+            self.waiting.load(Ordering::SeqCst),
+            0,
+            "nobody waits any more"
+        );
     }
 }
 
@@ -171,7 +182,9 @@ fn spawn(request: &Arc<Request>, party: impl FnOnce(&Request) + 'static) -> thre
 /// Lets `parties` race, with the handler as one of them; checks the books; returns what the handler found.
 fn race(request: &Arc<Request>, parties: Vec<thread::JoinHandle<()>>) -> Resolution<u32> {
     let found = request.resolution();
-    parties.into_iter().for_each(|party| party.join().expect("no party panics"));
+    parties
+        .into_iter()
+        .for_each(|party| party.join().expect("no party panics"));
     request.check_books();
     found
 }
@@ -182,7 +195,10 @@ fn bind_races_the_deadline_and_the_hang_up() {
         let request = Request::queued();
         let owner = spawn(&request, |request| {
             if request.bind() {
-                assert!(!request.slot.state().is_waiting(), "a bound ticket can't be claimed again");
+                assert!(
+                    !request.slot.state().is_waiting(),
+                    "a bound ticket can't be claimed again"
+                );
                 request.answer(7);
             }
         });
@@ -193,7 +209,10 @@ fn bind_races_the_deadline_and_the_hang_up() {
             request.leave();
         });
         let found = race(&request, vec![owner, timer, hang_up]);
-        assert!(matches!(found, Resolution::Answered(7) | Resolution::Expired | Resolution::Gone));
+        assert!(matches!(
+            found,
+            Resolution::Answered(7) | Resolution::Expired | Resolution::Gone
+        ));
     });
 }
 
@@ -210,7 +229,10 @@ fn an_answer_races_the_deadline_and_a_late_one_goes_nowhere() {
             assert_eq!(won, request.slot.state() == State::Expired);
         });
         let found = race(&request, vec![owner, timer]);
-        assert!(matches!(found, Resolution::Answered(7) | Resolution::Expired));
+        assert!(matches!(
+            found,
+            Resolution::Answered(7) | Resolution::Expired
+        ));
     });
 }
 
@@ -227,7 +249,10 @@ fn a_returned_ticket_is_bound_again(to: State) {
             request.expire();
         });
         let found = race(&request, vec![owner, timer]);
-        assert!(matches!(found, Resolution::Answered(7) | Resolution::Expired));
+        assert!(matches!(
+            found,
+            Resolution::Answered(7) | Resolution::Expired
+        ));
     });
 }
 
@@ -258,7 +283,10 @@ fn a_returned_ticket_is_claimed_by_another_gpu_while_it_expires() {
             request.expire();
         });
         let found = race(&request, vec![returned, claimant, timer]);
-        assert!(matches!(found, Resolution::Answered(8) | Resolution::Expired));
+        assert!(matches!(
+            found,
+            Resolution::Answered(8) | Resolution::Expired
+        ));
     });
 }
 

@@ -8,6 +8,7 @@ pub mod budget;
 pub mod collector;
 pub mod policy;
 pub mod pool;
+pub mod promise;
 pub mod rate;
 pub mod schedule;
 

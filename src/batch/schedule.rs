@@ -13,6 +13,7 @@ use crate::admission::{Admission, Load};
 use crate::batch::Batch;
 use crate::batch::policy::{Decision, Launch, Policy, View, even_gap};
 use crate::batch::pool::{Activity, Pool};
+use crate::batch::promise::Promises;
 use crate::batch::rate::ArrivalRate;
 use crate::clock::Time;
 use crate::queue::{Backlog, Lane, WaitingRoom};
@@ -63,8 +64,8 @@ pub struct Scheduler {
     rate: ArrivalRate,
     /// Per GPU: whether its last batch was a retry batch. At most every second one is, while fresh tickets wait.
     retried_last: Vec<bool>,
-    /// Part of each batch that is promised to a tier, whatever waits above it.
-    min_share: [f64; Tier::COUNT],
+    /// Per lane.
+    promises: [Promises; 2],
 }
 
 impl Scheduler {
@@ -77,14 +78,14 @@ impl Scheduler {
             policy,
             rate: ArrivalRate::new(Duration::from_millis(20)),
             retried_last: vec![false; gpus],
-            min_share: [0.0; Tier::COUNT],
+            promises: [Promises::default(); 2],
         }
     }
 
     /// Promises each tier a part, 0 to 1, of every batch. By default nothing is promised and priority is strict.
     #[must_use]
     pub fn with_min_share(mut self, min_share: [f64; Tier::COUNT]) -> Scheduler {
-        self.min_share = min_share;
+        self.promises = [Promises::new(min_share); 2];
         self
     }
 
@@ -181,14 +182,25 @@ impl Scheduler {
             (Some(oldest), None) => (Lane::Fresh, oldest),
             (None, None) => return None,
         };
-        Some(NextUp { lane, oldest, retry_waits: retry.is_some() })
+        Some(NextUp {
+            lane,
+            oldest,
+            retry_waits: retry.is_some(),
+        })
     }
 
     /// The launch rule's settings for `next`. While retried tickets wait nothing is held: they have lost a batch time
     /// already, no more of their kind are about to come, and a batch of fresh ones that is due first is in their way.
     fn policy_for(&self, next: NextUp) -> Policy {
-        let patience = if next.retry_waits { 0.0 } else { self.policy.patience };
-        Policy { patience, ..self.policy }
+        let patience = if next.retry_waits {
+            0.0
+        } else {
+            self.policy.patience
+        };
+        Policy {
+            patience,
+            ..self.policy
+        }
     }
 
     /// Applies the launch rule for the idle `gpu`.
@@ -260,7 +272,6 @@ impl Scheduler {
         Some(batch)
     }
 
-    #[expect(clippy::vec_box, reason = "tickets are handed on as they came, as pointers")]
     fn take(&mut self, lane: Lane, now: Time, wakes: &mut Wakes<'_>) -> Vec<Box<Ticket>> {
         let room_for = self.batch_max(lane);
         let mut tickets = Vec::with_capacity(self.living(lane).min(room_for));
@@ -273,6 +284,10 @@ impl Scheduler {
         for tier in Tier::ALL {
             self.fill(&mut tickets, room_for, (lane, tier), now, wakes);
         }
+        let took =
+            Tier::ALL.map(|tier| tickets.iter().filter(|ticket| ticket.tier == tier).count());
+        let waiting = Tier::ALL.map(|tier| self.backlog.waiting(lane, tier));
+        self.promises[lane as usize].settle(took, waiting);
         let living = self.backlog.waiting_in(lane);
         self.room.sweep(lane, living);
         tickets
@@ -300,13 +315,11 @@ impl Scheduler {
 
     /// Places of a batch of `lane` that are kept for the tiers below `tier`.
     fn promised_below(&self, tier: Tier, lane: Lane) -> usize {
-        let room_for = self.batch_max(lane) as f64;
+        let promises = &self.promises[lane as usize];
+        let room_for = self.batch_max(lane);
         Tier::ALL[tier.index() + 1..]
             .iter()
-            .map(|&below| {
-                let promised = (self.min_share[below.index()] * room_for).ceil() as usize;
-                promised.min(self.backlog.waiting(lane, below))
-            })
+            .map(|&below| promises.places(below, room_for, self.backlog.waiting(lane, below)))
             .sum()
     }
 
@@ -366,16 +379,24 @@ impl Scheduler {
         let mut position = 0;
         let backlog = &self.backlog;
         for tier in Tier::ALL {
-            let Some(sweep) = admission.sweep(now, tier, load) else { continue };
+            let Some(sweep) = admission.sweep(now, tier, load) else {
+                continue;
+            };
             self.room.retain(tier, |ticket| {
                 if !ticket.is_waiting() {
                     return false;
                 }
                 let left = if ticket.peer.is_gone() {
                     ticket.leave(wakes)
-                } else if let Some(refusal) = sweep.judge(position + 1, ticket.deadline.since(now)) {
+                } else if let Some(refusal) = sweep.judge(position + 1, ticket.deadline.since(now))
+                {
                     shed[tier.index()] += 1;
-                    ticket.refuse(Failure::Shed { retry_after: refusal.retry_after }, wakes)
+                    ticket.refuse(
+                        Failure::Shed {
+                            retry_after: refusal.retry_after,
+                        },
+                        wakes,
+                    )
                 } else {
                     position += 1;
                     return true;

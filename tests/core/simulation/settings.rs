@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use funicular::batch::policy::Policy;
+use funicular::tier::Tier;
 
 use super::action;
 use crate::support::random::Random;
@@ -26,6 +27,8 @@ pub struct Settings {
     /// Share of the callers that are gone before their ticket is claimed.
     pub hung_up: f64,
     pub looks: Looks,
+    /// Part of each batch that is promised to a tier.
+    pub min_share: [f64; Tier::COUNT],
 }
 
 impl Settings {
@@ -65,6 +68,20 @@ impl Settings {
             pause: Duration::from_secs_f64(arrivals_per_pause / (load * capacity)),
             hung_up: random.pick(&[0.0, 0.0, 0.2]),
             looks: random.pick(&[Looks::Always, Looks::WhenWoken]),
+            min_share: any_min_share(random),
         }
     }
+}
+
+/// Mostly nothing; else parts that do not add up to more than the whole.
+fn any_min_share(random: &mut Random) -> [f64; Tier::COUNT] {
+    if random.chance(0.7) {
+        return [0.0; Tier::COUNT];
+    }
+    let mut left = 1.0;
+    [Tier::Free, Tier::Paid, Tier::Enterprise].map(|_| {
+        let part = random.between(0.0, 0.6 * left);
+        left -= part;
+        part
+    })
 }

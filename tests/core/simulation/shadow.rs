@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use funicular::batch::policy::Policy;
+use funicular::batch::promise::Promises;
 use funicular::clock::Time;
 use funicular::queue::Lane;
 use funicular::ticket::TicketSlot;
@@ -73,11 +74,12 @@ pub struct Shadow {
     live: BTreeSet<usize>,
     lanes: [[Vec<usize>; Tier::COUNT]; 2],
     books: [[Books; Tier::COUNT]; 2],
+    promises: [Promises; 2],
     retries: usize,
 }
 
 impl Shadow {
-    pub fn new(policy: Policy, gpus: usize) -> Shadow {
+    pub fn new(policy: Policy, gpus: usize, min_share: [f64; Tier::COUNT]) -> Shadow {
         Shadow {
             policy,
             records: Vec::new(),
@@ -86,6 +88,7 @@ impl Shadow {
             live: BTreeSet::new(),
             lanes: Default::default(),
             books: Default::default(),
+            promises: [Promises::new(min_share); 2],
             retries: 0,
         }
     }
@@ -157,26 +160,44 @@ impl Shadow {
         Some(lane)
     }
 
-    /// Whom a batch of `lane` must take at `now`: strictly by tier, in order, skipping the dead.
+    /// Whom a batch of `lane` must take at `now`, skipping the dead: strictly by tier, in order, but for the places that
+    /// are promised to those below; and then whoever is left, for places that nobody took.
     pub fn claimable(&self, lane: Lane, now: Time) -> Claim {
         let mut claim = Claim::default();
-        for id in Tier::ALL
-            .into_iter()
-            .flat_map(|tier| self.waiting(lane, tier))
-            .copied()
+        let room = self.batch_max(lane);
+        let mut queues = Tier::ALL.map(|tier| self.waiting(lane, tier).iter());
+        let limits = Tier::ALL.map(|tier| room.saturating_sub(self.promised_below(lane, tier)));
+        for (tier, limit) in (0..Tier::COUNT)
+            .zip(limits)
+            .chain((0..Tier::COUNT).map(|tier| (tier, room)))
         {
-            if claim.bound.len() == self.batch_max(lane) {
-                break;
+            while claim.bound.len() < limit {
+                let Some(&id) = queues[tier].next() else {
+                    break;
+                };
+                self.look_at(id, now, &mut claim);
             }
-            let record = &self.records[id];
-            let list = match () {
-                () if record.deadline <= now => &mut claim.expired,
-                () if record.hung_up => &mut claim.gone,
-                () => &mut claim.bound,
-            };
-            list.push(id);
         }
         claim
+    }
+
+    fn look_at(&self, id: usize, now: Time, claim: &mut Claim) {
+        let record = &self.records[id];
+        if record.deadline <= now {
+            claim.expired.push(id);
+        } else if record.hung_up {
+            claim.gone.push(id);
+        } else {
+            claim.bound.push(id);
+        }
+    }
+
+    fn promised_below(&self, lane: Lane, tier: Tier) -> usize {
+        let below = Tier::ALL.into_iter().filter(|below| *below > tier);
+        let promises = &self.promises[lane as usize];
+        below
+            .map(|tier| promises.places(tier, self.batch_max(lane), self.waiting(lane, tier).len()))
+            .sum()
     }
 
     /// `claim` was made for `gpu`.
@@ -194,6 +215,18 @@ impl Shadow {
             .gone
             .iter()
             .for_each(|&id| self.resolve(id, End::Gone));
+        let of_tier = |tier: Tier| {
+            claim
+                .bound
+                .iter()
+                .filter(|&&id| self.records[id].tier == tier)
+                .count()
+        };
+        let (took, waiting) = (
+            Tier::ALL.map(of_tier),
+            Tier::ALL.map(|tier| self.waiting(lane, tier).len()),
+        );
+        self.promises[lane as usize].settle(took, waiting);
     }
 
     /// A bound ticket was returned unlaunched, to where it was. Nothing happens if it has ended meanwhile.

@@ -55,14 +55,15 @@ impl World {
         )
         .expect("a pair of sockets");
         drop(peer);
+        let rig = Rig::new(
+            settings.policy,
+            settings.gpus,
+            settings.queue_max,
+            settings.looks,
+        );
         let mut world = World {
-            rig: Rig::new(
-                settings.policy,
-                settings.gpus,
-                settings.queue_max,
-                settings.looks,
-            ),
-            shadow: Shadow::new(settings.policy, settings.gpus),
+            rig: rig.with_min_share(settings.min_share),
+            shadow: Shadow::new(settings.policy, settings.gpus, settings.min_share),
             gpus: (0..settings.gpus).map(|_| Gpu::Down).collect(),
             holder: None,
             tally: Tally::default(),

@@ -10,6 +10,7 @@ use funicular::batch::schedule::{Advice, Scheduler};
 use funicular::clock::Time;
 use funicular::queue::{Backlog, Doorbell, Handover, Intake, handover};
 use funicular::ticket::Ticket;
+use funicular::tier::Tier;
 use funicular::wake::{Mailbox, Mailboxes};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -59,6 +60,14 @@ impl Rig {
             ear,
             looks,
             again: Time::ZERO,
+        }
+    }
+
+    /// Promises each tier a part of every batch.
+    pub fn with_min_share(self, min_share: [f64; Tier::COUNT]) -> Rig {
+        Rig {
+            scheduler: self.scheduler.with_min_share(min_share),
+            ..self
         }
     }
 
