@@ -11,13 +11,12 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use may::io::CoIo;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Phase;
 use super::connection::Connection;
-use super::core::{CoreRef, register, spawn};
-use super::wire::Wire;
+use super::core::{CoreRef, spawn};
+use super::wire::{Registered, Wire};
 use crate::clock;
 
 /// Wait after an error of `accept`: out of descriptors or memory, which passes when connections close.
@@ -42,7 +41,7 @@ pub fn listener(addr: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Takes connections off a core's listener until the listeners close.
-pub fn acceptor(core: &CoreRef, listener: CoIo<TcpListener>) {
+pub fn acceptor(core: &CoreRef, listener: Registered<TcpListener>) {
     let mut wire = Wire::new(listener);
     let mut failing = false;
     loop {
@@ -107,14 +106,15 @@ fn take_in(acceptor: &CoreRef, stream: TcpStream) {
         return;
     };
     let id = open.core.index;
-    let started = register(stream).and_then(|io| spawn(id, move || serve(&open, io)));
+    let started =
+        Registered::new(stream).and_then(|stream| spawn(id, move || serve(&open, stream)));
     if let Err(error) = started {
         log::warn!("a connection was dropped: {error}");
     }
 }
 
-fn serve(open: &Open, io: CoIo<TcpStream>) {
-    let connection = Connection::new(open.core.clone(), Wire::new(io), clock::now());
+fn serve(open: &Open, stream: Registered<TcpStream>) {
+    let connection = Connection::new(open.core.clone(), Wire::new(stream), clock::now());
     if open.refused {
         connection.refuse();
     } else {

@@ -29,7 +29,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::accept::{acceptor, listener};
 use super::respond::DateCache;
 use super::timer::Timers;
-use super::wire::Bell;
+use super::wire::{Bell, Registered};
 use super::{Phase, Shared};
 use crate::clock;
 use crate::metrics::Recorder;
@@ -257,10 +257,9 @@ impl DataPlane {
             .collect::<io::Result<Vec<_>>>()?;
         let bells = with_affinity(pin, || {
             let bells = (0..cores).map(|core| {
-                register(CoreBell {
-                    mailboxes: Arc::clone(&mailboxes),
-                    core,
-                })
+                let mailboxes = Arc::clone(&mailboxes);
+                CoIo::new(CoreBell { mailboxes, core })
+                    .map_err(|refused| io::Error::other(refused.to_string()))
             });
             bells.collect::<io::Result<Vec<_>>>()
         })?;
@@ -268,7 +267,7 @@ impl DataPlane {
             .map(|core| Core::new(core, Arc::clone(&shared), Arc::clone(&mailboxes)))
             .collect();
         for (index, (listener, bell)) in listeners.into_iter().zip(bells).enumerate() {
-            let listener = register(listener)?;
+            let listener = Registered::new(listener)?;
             let (serviced, accepting) = (CoreRef::new(&all, index), CoreRef::new(&all, index));
             spawn(index, move || service(&serviced, bell))?;
             shared.acceptors.fetch_add(1, Relaxed);
@@ -292,11 +291,6 @@ impl DataPlane {
     pub fn listeners(&self) -> usize {
         self.shared.acceptors.load(Relaxed)
     }
-}
-
-/// Makes a descriptor non-blocking and known to its core's epoll set.
-pub fn register<T: AsRawFd>(descriptor: T) -> io::Result<CoIo<T>> {
-    CoIo::new(descriptor).map_err(|refused| io::Error::other(refused.to_string()))
 }
 
 /// Starts a coroutine on the core that owns descriptors like `id`.

@@ -29,6 +29,37 @@ use crate::clock::Time;
 /// `EPOLLERR | EPOLLHUP | EPOLLRDHUP`: the peer has sent its last byte, so that even a short read is not the end.
 const HUNG_UP: usize = 0x8 | 0x10 | 0x2000;
 
+/// A socket that is non-blocking and known to the epoll set of the core that owns its descriptor.
+pub struct Registered<S> {
+    // Fields are dropped in the order of their declaration, and this order matters: the descriptor leaves the epoll set
+    // before it is closed. The other way round (`CoIo` owning the socket) another core may be given the same number in
+    // between, and it is its new connection that is struck off and never heard of again.
+    io: CoIo<Descriptor>,
+    socket: S,
+}
+
+/// A descriptor that somebody else closes.
+struct Descriptor(RawFd);
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl<S: AsRawFd> Registered<S> {
+    /// Registers a socket.
+    ///
+    /// # Errors
+    ///
+    /// The system is out of memory or watches.
+    pub fn new(socket: S) -> io::Result<Registered<S>> {
+        let io = CoIo::new(Descriptor(socket.as_raw_fd()))
+            .map_err(|refused| io::Error::other(refused.to_string()))?;
+        Ok(Registered { io, socket })
+    }
+}
+
 /// Wakes the coroutine behind a socket, whichever of its two waits it is in.
 pub struct Bell {
     socket: WaitIoWaker,
@@ -47,8 +78,8 @@ impl Wake for Bell {
 }
 
 /// A socket and the time at which the wait for it is over.
-pub struct Wire<S: AsRawFd> {
-    io: CoIo<S>,
+pub struct Wire<S> {
+    registered: Registered<S>,
     watch: Arc<Watch<Bell>>,
     /// Bytes may lie in the socket.
     readable: bool,
@@ -56,16 +87,16 @@ pub struct Wire<S: AsRawFd> {
     hung_up: bool,
 }
 
-impl<S: AsRawFd> Wire<S> {
+impl<S> Wire<S> {
     /// Wraps a registered socket. Called by the coroutine that will wait for it.
-    pub fn new(io: CoIo<S>) -> Wire<S> {
+    pub fn new(registered: Registered<S>) -> Wire<S> {
         let bell = Bell {
-            socket: io.waker(),
+            socket: registered.io.waker(),
             slot: Blocker::current(),
             in_slot: AtomicBool::new(false),
         };
         Wire {
-            io,
+            registered,
             watch: Arc::new(Watch::new(bell)),
             readable: true,
             hung_up: false,
@@ -74,12 +105,12 @@ impl<S: AsRawFd> Wire<S> {
 
     /// The socket itself.
     pub fn socket(&self) -> &S {
-        self.io.inner()
+        &self.registered.socket
     }
 
     /// Its descriptor.
     pub fn descriptor(&self) -> RawFd {
-        self.io.as_raw_fd()
+        self.registered.io.as_raw_fd()
     }
 
     /// What a slot's handler is woken by.
@@ -91,7 +122,7 @@ impl<S: AsRawFd> Wire<S> {
     /// caller finds out by looking.
     pub fn wait(&mut self, timers: &Timers<Bell>, now: Time, due: Time) {
         timers.arm(&self.watch, now, due);
-        let events = self.io.wait_io();
+        let events = self.registered.io.wait_io();
         self.readable = true;
         self.hung_up |= events & HUNG_UP != 0;
     }
@@ -116,7 +147,7 @@ impl Wire<TcpStream> {
     /// The connection is broken.
     pub fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         while self.readable {
-            match self.io.inner().read(buffer) {
+            match self.socket().read(buffer) {
                 Ok(bytes) => {
                     self.readable = bytes == buffer.len() || self.hung_up;
                     return Ok(Some(bytes));
@@ -136,7 +167,7 @@ impl Wire<TcpStream> {
     /// The connection is broken.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            match self.io.inner().write(bytes) {
+            match self.socket().write(bytes) {
                 Ok(written) => return Ok(written),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -148,16 +179,16 @@ impl Wire<TcpStream> {
     /// Tells the peer that no more bytes come, while it may still send.
     pub fn finish_writing(&self) {
         // Fails if the peer has reset the connection, and then there is nobody to tell.
-        let _ = self.io.inner().shutdown(Shutdown::Write);
+        let _ = self.socket().shutdown(Shutdown::Write);
     }
 
     /// Makes the coming close drop what the peer has not read, instead of keeping it in the kernel.
     pub fn abandon_output(&self) {
-        let _ = SockRef::from(self.io.inner()).set_linger(Some(Duration::ZERO));
+        let _ = SockRef::from(self.socket()).set_linger(Some(Duration::ZERO));
     }
 }
 
-impl<S: AsRawFd> Drop for Wire<S> {
+impl<S> Drop for Wire<S> {
     fn drop(&mut self) {
         self.watch.disarm();
     }
