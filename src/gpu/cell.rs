@@ -123,6 +123,24 @@ impl Cell {
         Ok(goes)
     }
 
+    /// Lets `change` see the batch in `half` and take tickets out of it. The caller has to deal with those; what stays is
+    /// dealt with by whoever fails the GPU.
+    ///
+    /// # Errors
+    /// [`Seized`].
+    pub fn edit<R>(
+        &self,
+        generation: u64,
+        half: Half,
+        change: impl FnOnce(&mut Batch) -> R,
+    ) -> Result<R, Seized> {
+        let mut inside = self.claim(generation)?;
+        let held = inside.halves[half.index()]
+            .as_mut()
+            .expect("a batch is put in before it is edited");
+        Ok(change(&mut held.batch))
+    }
+
     /// Takes the batch in `half` out. The GPU is idle if no other runs.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 //!                                                                          the moment this one is back
 //! ```
 //!
+//! A batch on which the function raised is searched for the inputs at fault: [`search`] is pure, `isolate` runs it.
 //! [`executor`] is the trait behind which a GPU hides and [`simulated`] the one that needs none; [`health`] says whether
 //! a GPU may serve (pure); [`cell`] is what the thread shares with the [`watchdog`]. A [`Gpu`] is everything about one
 //! GPU that is not its thread's own.
@@ -17,9 +18,11 @@
 pub mod cell;
 pub mod executor;
 pub mod health;
+mod isolate;
 pub mod faults;
 mod recovery;
 mod ride;
+pub mod search;
 pub mod simulated;
 pub mod watchdog;
 
@@ -72,6 +75,8 @@ enum Trouble {
     Lost(Lost),
     /// The batch did not come back in time.
     TimedOut(Duration),
+    /// The batch function raises whatever it is given on this device. In its own words.
+    Suspect(String),
     /// Somebody else failed the GPU meanwhile and has dealt with everything.
     Seized,
 }
@@ -221,6 +226,10 @@ impl Driver {
             Err(Trouble::TimedOut(limit)) => {
                 let why = format!("a batch did not come back within {} ms", limit.as_millis());
                 self.gpu.fail(&why, BatchOutcome::TimedOut);
+            }
+            Err(Trouble::Suspect(message)) => {
+                let why = format!("the batch function raises on everything, its canary included: {message}");
+                self.gpu.fail(&why, BatchOutcome::Raised);
             }
         }
     }

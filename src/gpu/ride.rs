@@ -1,11 +1,11 @@
-//! A GPU thread's way with a batch, and with the one that boards while it runs.
+//! A GPU thread's way with a batch, and with the one that boards while it runs. What the batch function rejects goes on to
+//! [`super::isolate`].
 
 use std::time::Duration;
 
 use crate::batch::Batch;
 use crate::batch::policy::Launch;
 use crate::clock::{self, Time};
-use crate::gpu::cell::Held;
 use crate::gpu::executor::{Half, Outcome};
 use crate::gpu::{Driver, Trouble};
 use crate::metrics::labels::{BatchOutcome, LaunchReason};
@@ -36,7 +36,9 @@ const WAKE_LATENESS: Duration = Duration::from_millis(1);
 impl Default for Lead {
     /// 2 ms until something was measured.
     fn default() -> Lead {
-        Lead { staging: Duration::from_micros(500) }
+        Lead {
+            staging: Duration::from_micros(500),
+        }
     }
 }
 
@@ -50,9 +52,13 @@ impl Lead {
     }
 }
 
-/// The times of a batch that runs.
+/// What came back: result i belongs to input i; or what the batch function raised.
+pub(super) type Returned = Result<Vec<Result<Output, String>>, String>;
+
+/// The times of a batch that runs, and how many inputs it has.
 #[derive(Clone, Copy, Debug)]
-struct Times {
+pub(super) struct Times {
+    inputs: usize,
     launched: Time,
     expected: Time,
     overrun: Time,
@@ -63,18 +69,22 @@ impl Driver {
     /// Runs `batch`, and then every batch that was bound ahead while the one before it ran.
     pub(super) fn ride(&mut self, batch: Batch) -> Result<(), Trouble> {
         let mut half = self.half;
+        self.gpu.cell.expect_by(clock::now() + CALL_MAX);
         self.board(half, batch)?;
         let mut times = self.depart(half)?;
         while let Some(running) = times {
             let (outcome, ahead) = self.wait(half, running)?;
             let finished = clock::now();
-            if let Outcome::Lost(lost) = outcome {
-                return Err(lost.into());
-            }
-            // The device first: what was boarded leaves before anybody of this batch is answered.
+            let returned = returned(outcome, running.inputs)?;
+            // The device first: what was boarded leaves before anybody of this batch is answered. But if the function
+            // raised, this batch needs the device once more, and another GPU may be free sooner for the one that boarded.
             self.left_waiting_at = self.full_batch_waits(ahead).then_some(finished);
-            let departed = if ahead { self.depart(half.other()) } else { Ok(None) };
-            self.alight(half, running, finished, outcome)?;
+            let departed = match (ahead, &returned) {
+                (false, _) => Ok(None),
+                (true, Ok(_)) => self.depart(half.other()),
+                (true, Err(_)) => self.disembark(half.other()).map(|()| None),
+            };
+            self.alight(half, running, finished, returned)?;
             half = half.other();
             times = departed?;
         }
@@ -82,14 +92,19 @@ impl Driver {
         Ok(())
     }
 
-    fn full_batch_waits(&self, ahead: bool) -> bool {
+    /// Whether a full batch waits, or has boarded `ahead`.
+    pub(super) fn full_batch_waits(&self, ahead: bool) -> bool {
         let collector = &self.gpu.collector;
         ahead || collector.backlog().waiting_in(Lane::Fresh) >= collector.batch_max()
     }
 
     /// Stages a bound batch into `half`.
     fn board(&mut self, half: Half, batch: Batch) -> Result<(), Trouble> {
-        let inputs: Vec<Input> = batch.tickets.iter().map(|ticket| ticket.input.clone()).collect();
+        let inputs: Vec<Input> = batch
+            .tickets
+            .iter()
+            .map(|ticket| ticket.input.clone())
+            .collect();
         if let Err(batch) = self.gpu.cell.put(self.generation, half, batch) {
             self.gpu.collector.give_back(batch);
             return Err(Trouble::Seized);
@@ -100,13 +115,17 @@ impl Driver {
         Ok(())
     }
 
+    /// Sends what is staged in `half` back to wait, unlaunched.
+    fn disembark(&mut self, half: Half) -> Result<(), Trouble> {
+        let held = self.gpu.cell.take(self.generation, half)?;
+        self.gpu.collector.give_back(held.batch);
+        Ok(())
+    }
+
     /// Launches what is staged in `half`; `None` if nobody of it is left alive.
     fn depart(&mut self, half: Half) -> Result<Option<Times>, Trouble> {
         let gpu = &self.gpu;
-        let batch_time = gpu.collector.batch_time(gpu.index);
-        let timeout = self.settings.batch_timeout(batch_time);
         let now = clock::now();
-        gpu.cell.expect_by(now + timeout + NOTICE_MAX);
         let mut wakes = gpu.collector.mailboxes().gather();
         let mut launched = (LaunchReason::Full, 0);
         let goes = gpu.cell.launch(self.generation, half, now, |batch| {
@@ -128,15 +147,32 @@ impl Driver {
             drop(gpu.cell.take(self.generation, half)?);
             return Ok(None);
         }
+        let times = self.start(half, now, launched.1)?;
+        let recorder = self.gpu.recorder();
+        recorder.batch_launched(launched.0, launched.1);
+        if let Some(left) = self.left_waiting_at.take() {
+            recorder.batch_gap(clock::now().since(left));
+        }
+        Ok(Some(times))
+    }
+
+    /// Starts the executor on the `inputs` inputs staged in `half`, whose launch the cell saw at `now`.
+    pub(super) fn start(&mut self, half: Half, now: Time, inputs: usize) -> Result<Times, Trouble> {
+        let gpu = &self.gpu;
+        let batch_time = gpu.collector.batch_time(gpu.index);
+        let timeout = self.settings.batch_timeout(batch_time);
+        gpu.cell.expect_by(now + timeout + NOTICE_MAX);
         gpu.collector.launched(gpu.index, now);
         self.executor.launch(half)?;
-        gpu.recorder().batch_launched(launched.0, launched.1);
-        if let Some(left) = self.left_waiting_at.take() {
-            gpu.recorder().batch_gap(clock::now().since(left));
-        }
         let expected = now + batch_time;
         let overrun = expected + OVERRUN_MIN.max(batch_time / 10);
-        Ok(Some(Times { launched: now, expected, overrun, timeout }))
+        Ok(Times {
+            inputs,
+            launched: now,
+            expected,
+            overrun,
+            timeout,
+        })
     }
 
     /// Waits for the batch in `half`, and boards the next one meanwhile if a full one waits. Says whether it did.
@@ -152,13 +188,13 @@ impl Driver {
                 return Ok((outcome, true));
             }
             // Another GPU may be free before this one is.
-            let held = self.gpu.cell.take(self.generation, half.other())?;
-            self.gpu.collector.give_back(held.batch);
+            self.disembark(half.other())?;
         }
         self.wait_out(times).map(|outcome| (outcome, false))
     }
 
-    fn wait_out(&mut self, times: Times) -> Result<Outcome, Trouble> {
+    /// Waits until the batch is back or its time is up.
+    pub(super) fn wait_out(&mut self, times: Times) -> Result<Outcome, Trouble> {
         let outcome = self.executor.wait(times.launched + times.timeout);
         if outcome != Outcome::Pending {
             return Ok(outcome);
@@ -170,29 +206,50 @@ impl Driver {
         }
     }
 
-    /// Gives each ticket of the batch in `half` its own output.
-    fn alight(&mut self, half: Half, times: Times, finished: Time, outcome: Outcome) -> Result<(), Trouble> {
-        let took = finished.since(times.launched);
-        let held = self.gpu.cell.take(self.generation, half)?;
-        let (label, results) = match outcome {
-            Outcome::Done(results) if results.len() == held.batch.tickets.len() => (BatchOutcome::Done, Ok(results)),
-            Outcome::Done(results) => (BatchOutcome::Raised, Err(wrong_count(results.len(), &held))),
-            Outcome::Raised(message) => (BatchOutcome::Raised, Err(message)),
-            Outcome::Pending | Outcome::Lost(_) => unreachable!("only a batch that came back alights"),
-        };
-        let recorder = self.gpu.recorder();
-        recorder.batch_finished(label, took);
-        recorder.gpu_busy(took);
-        self.gpu.batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.gpu.collector.measured(self.gpu.index, took);
-        match results {
-            Ok(results) => self.demux(held.batch.tickets, results, finished),
-            Err(message) => self.reject_all(held.batch.tickets, &message),
+    /// Gives each ticket of the batch in `half` its own output, or finds out whose input made the function raise.
+    fn alight(
+        &mut self,
+        half: Half,
+        times: Times,
+        finished: Time,
+        returned: Returned,
+    ) -> Result<(), Trouble> {
+        self.came_back(finished.since(times.launched), &returned);
+        match returned {
+            Ok(results) => {
+                let held = self.gpu.cell.take(self.generation, half)?;
+                self.demux(held.batch.tickets, results, finished);
+                Ok(())
+            }
+            Err(message) => self.isolate(half, times.inputs, message),
         }
-        Ok(())
     }
 
-    fn demux(&self, tickets: Vec<Box<Ticket>>, results: Vec<Result<Output, String>>, finished: Time) {
+    /// Counts a batch that came back after it `took` so long.
+    pub(super) fn came_back(&self, took: Duration, returned: &Returned) {
+        let (gpu, recorder) = (&self.gpu, self.gpu.recorder());
+        let outcome = if returned.is_ok() {
+            BatchOutcome::Done
+        } else {
+            BatchOutcome::Raised
+        };
+        recorder.batch_finished(outcome, took);
+        recorder.gpu_busy(took);
+        gpu.batches
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        // A function that raises may do so at once: that says nothing about L.
+        if returned.is_ok() {
+            gpu.collector.measured(gpu.index, took);
+        }
+    }
+
+    /// Gives each ticket its own output.
+    pub(super) fn demux(
+        &self,
+        tickets: Vec<Box<Ticket>>,
+        results: Vec<Result<Output, String>>,
+        finished: Time,
+    ) {
         let mut wakes = self.gpu.collector.mailboxes().gather();
         for (mut ticket, result) in tickets.into_iter().zip(results) {
             ticket.timeline.finished = finished;
@@ -210,8 +267,21 @@ impl Driver {
     }
 }
 
-fn wrong_count(outputs: usize, held: &Held) -> String {
-    format!("the batch function returned {outputs} outputs for {} inputs", held.batch.tickets.len())
+/// What the outcome of a batch of `inputs` inputs means. A wrong number of outputs can't be told apart by input, so it
+/// counts as raised.
+pub(super) fn returned(outcome: Outcome, inputs: usize) -> Result<Returned, Trouble> {
+    match outcome {
+        Outcome::Done(results) if results.len() == inputs => Ok(Ok(results)),
+        Outcome::Done(results) => {
+            let outputs = results.len();
+            Ok(Err(format!(
+                "the batch function returned {outputs} outputs for a batch of {inputs}"
+            )))
+        }
+        Outcome::Raised(message) => Ok(Err(message)),
+        Outcome::Lost(lost) => Err(lost.into()),
+        Outcome::Pending => unreachable!("only a batch that came back is looked at"),
+    }
 }
 
 fn reason(batch: &Batch) -> LaunchReason {
