@@ -176,7 +176,7 @@ fn what_is_recorded_anywhere_is_added_up_in_base_units() {
         queue_wait_seconds_count{tier="free"} 1
         stage_seconds_count{stage="execute"} 70
         stage_seconds_sum{stage="execute"} 7
-        shed_total{tier="free",reason="zone"} 1
+        shed_total{tier="free",reason="zone_red"} 1
         abandoned_total{reason="gone"} 1
         late_results_total 1
         retries_total 1
@@ -208,7 +208,7 @@ fn totals_leave_zeros_out() {
     let expected = Totals {
         requests: 4,
         requests_by_code: BTreeMap::from([("200".to_owned(), 3), ("other".to_owned(), 1)]),
-        shed: BTreeMap::from([("zone", 1)]),
+        shed: BTreeMap::from([("zone_red", 1)]),
         abandoned: BTreeMap::from([("gone", 1)]),
         retries: 1,
         late_results: 1,
