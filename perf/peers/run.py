@@ -87,9 +87,12 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def cpu_seconds(session):
-    """User and system time of every process of a session, with that of their children that have ended."""
-    ticks = 0
+def session_usage(session):
+    """CPU seconds, those of children that have ended included, and resident bytes of all processes of a session.
+
+    Pages that processes share count once for each of them.
+    """
+    ticks = pages = 0
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -98,7 +101,8 @@ def cpu_seconds(session):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             if int(fields[3]) == session:
                 ticks += sum(int(field) for field in fields[11:15])
-    return ticks / TICKS_PER_SECOND
+                pages += int(fields[21])
+    return ticks / TICKS_PER_SECOND, pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def install(venv):
@@ -119,10 +123,7 @@ def servers(arguments, python, versions):
 
     def funicular(port):
         command = [arguments.funicular, "serve", "--listen", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0"]
-        command += ["--gpus", gpus, "--executor", arguments.executor]
-        if arguments.executor == "python":
-            command += ["--python", str(HERE / "batchstring.py"), "--python-bin", python]
-        return command
+        return [*command, "--gpus", gpus, "--executor", "simulated", "--sim-latency-ms", "100"]
 
     def mosec(port):
         return [python, "mosec_server.py", "--address", "127.0.0.1", "--port", str(port)]
@@ -152,15 +153,27 @@ def measure(arguments, server, rate, port, process):
         "--duration", f"{arguments.duration:g}s", "--warmup", f"{arguments.warmup:g}s",
         "--connections", str(arguments.connections), "--name", f"{server.name} {server.version}",
         "--question", f"What do callers see at {rate:g} requests/s on {arguments.gpus} simulated GPU(s)?",
-        "--json", str(file),
+        "--json", str(file), "--quiet",
     ]  # fmt: skip
-    before = cpu_seconds(process.pid)
+    spent_before, memory_before = session_usage(process.pid)
     subprocess.run(command, check=True)
-    spent = cpu_seconds(process.pid) - before
+    spent, memory = session_usage(process.pid)
     result = json.loads(file.read_text())
     # The CPU time covers the warm-up as well.
     answered = rate * arguments.warmup + result["totals"]["ok"] + result["totals"]["errors"]
-    return {"server": server, "rate": rate, "file": file, "result": result, "cpu": 1000 * spent / max(answered, 1)}
+    result["server"] = {
+        "pid": process.pid,
+        "source": "all processes of its session",
+        "version": server.version,
+        "cpu_seconds": spent - spent_before,
+        "cpu_seconds_per_1000_requests": 1000 * (spent - spent_before) / max(answered, 1),
+        "rss_bytes_start": memory_before,
+        "rss_bytes_max": max(memory_before, memory),
+        "rss_bytes_end": memory,
+    }
+    result["server_command"] = list(process.args)
+    file.write_text(json.dumps(result, indent=2))
+    return {"server": server, "rate": rate, "file": file, "result": result}
 
 
 def table(arguments, runs):
@@ -171,10 +184,11 @@ def table(arguments, runs):
         "## Beside other servers",
         "",
         f"Measured on {day} with `perf/peers/run.py --gpus {arguments.gpus}`, generator and server on one machine:",
-        f"{machine['cpu_model']}, {machine['cores']} cores, Python {platform.python_version()}. All run the same `batchstring`",
-        "(100 ms, batches of up to 100), one worker for each GPU, and hold a batch for at most 40 ms. Poisson arrivals,",
-        f"{arguments.duration:g} s each. Latency is in milliseconds from the moment a request should have left; CPU is that of all",
-        "processes of the server, in seconds for 1,000 requests.",
+        f"{machine['cpu_model']}, {machine['cores']} cores, Python {platform.python_version()}. Every batch takes 100 ms and holds up to",
+        "100 requests, one worker for each GPU, and nothing is held longer than 40 ms. The peers run `batchstring` in Python worker",
+        f"processes, Funicular in its simulated executor. Poisson arrivals, {arguments.duration:g} s for each row. Latency is in",
+        "milliseconds from the moment a request should have left; CPU is that of all processes of the server, in seconds for 1,000",
+        "requests.",
         "",
         "| offered/s | server | version | good/s | errors | p50 | p95 | p99 | max | CPU s | verdict |",
         "| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
@@ -193,7 +207,7 @@ def row(run):
         f"{run['rate']:,.0f}", run["server"].name, run["server"].version, f"{totals['achieved_rate']:,.1f}",
         f"{100 * totals['errors'] / answered:.2f} %",
         *(f"{latency[key]:,.0f}" for key in ("p50_ms", "p95_ms", "p99_ms", "max_ms")),
-        f"{run['cpu']:.3f}", verdict,
+        f"{result['server']['cpu_seconds_per_1000_requests']:.3f}", verdict,
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 
@@ -223,7 +237,6 @@ def parse():
     add = parser.add_argument
     add("--perf", default=str(ROOT / "target/release/funicular-perf"), help="the generator")
     add("--funicular", default=str(ROOT / "target/release/funicular"), help="the server")
-    add("--executor", default="python", choices=["python", "simulated"], help="Funicular's executor (default: python)")
     add("--servers", default="funicular,mosec,litserve", help="which, in which order; also litserve-fast")
     add("--gpus", type=int, default=1, help="workers of each server (default: 1)")
     add("--rates", default="5,700,900", help="requests per second, one run each (default: 5,700,900)")
