@@ -69,16 +69,13 @@ pub fn plan_total_ms() -> f64 {
 /// The section on the budget.
 pub fn section(run: &RunResult) -> String {
     let mut out = String::new();
-    if run.stages.is_empty() {
-        out.push_str(&shapes::paragraph(
-            "empty",
-            "The server did not report its stages, so only the plan can be shown.",
-        ));
+    if let Some(text) = missing_text(&run.stages) {
+        out.push_str(&shapes::paragraph("empty", &text));
     }
     let label = format!(
         "Latency budget: {} ms planned of {TARGET_MS} ms, {} ms measured on average",
         number::short(plan_total_ms()),
-        number::short(measured_total(&run.stages))
+        measured_total(&run.stages).map_or("unknown".to_owned(), number::short)
     );
     let drawing = chart::both(190.0, |canvas| draw_totals(canvas, &label, run));
     let key: String = PLAN
@@ -95,15 +92,35 @@ pub fn section(run: &RunResult) -> String {
     out
 }
 
+/// What the server left out, in words; `None` if it reported every stage of the plan.
+fn missing_text(stages: &[Stage]) -> Option<String> {
+    let missing: Vec<&str> = PLAN
+        .iter()
+        .flat_map(|p| p.stages)
+        .copied()
+        .filter(|name| mean_of(stages, &[name]).is_none())
+        .collect();
+    if stages.is_empty() {
+        return Some(
+            "The server did not report its stages, so only the plan can be shown.".to_owned(),
+        );
+    }
+    (!missing.is_empty()).then(|| {
+        format!(
+            "The server did not report these stages, so the sum is unknown: {}.",
+            missing.join(", ")
+        )
+    })
+}
+
 fn caption(run: &RunResult) -> String {
     let plan = format!(
         "Planned: {} of the {TARGET_MS} ms that a caller accepts.",
         number::short(plan_total_ms())
     );
-    if run.stages.is_empty() {
+    let Some(inside) = measured_total(&run.stages) else {
         return plan;
-    }
-    let inside = measured_total(&run.stages);
+    };
     let seen = run.latency.uncorrected.summary.mean_ms;
     let outside = seen - inside;
     let rest = if outside > 0.0 {
@@ -131,8 +148,12 @@ fn mean_of(stages: &[Stage], names: &[&str]) -> Option<f64> {
     Some(found.sum())
 }
 
-fn measured_total(stages: &[Stage]) -> f64 {
-    PLAN.iter().filter_map(|p| mean_of(stages, p.stages)).sum()
+/// The mean of all stages together; `None` while one of the plan's is missing.
+fn measured_total(stages: &[Stage]) -> Option<f64> {
+    if missing_text(stages).is_some() {
+        return None;
+    }
+    Some(PLAN.iter().filter_map(|p| mean_of(stages, p.stages)).sum())
 }
 
 /// The plan and the mean as two stacked bars.
@@ -159,17 +180,16 @@ fn draw_totals(canvas: Canvas, label: &str, run: &RunResult) -> String {
     frame.x_axis(&mut svg, &x);
     let bar = 26.0;
     let rows = [
-        ("planned", &planned, ends[0]),
-        ("measured, mean", &measured, ends[1]),
+        ("planned", &planned, Some(ends[0])),
+        ("measured, mean", &measured, measured_total(&run.stages)),
     ];
     let step = (frame.bottom - frame.top) / 2.0;
     for (i, (name, parts, total)) in rows.into_iter().enumerate() {
         let top = frame.top + step * i as f64 + 18.0;
-        let text = if total > 0.0 {
-            format!("{name}: {} ms", number::short(total))
-        } else {
-            format!("{name}: unknown")
-        };
+        let total = total.map_or("sum unknown".to_owned(), |ms| {
+            format!("{} ms", number::short(ms))
+        });
+        let text = format!("{name}: {total}");
         svg.text(
             "value halo",
             (frame.left + 1.0, top - 5.0),
@@ -239,7 +259,7 @@ fn plan_row(p: &Planned, run: &RunResult) -> Vec<Cell> {
 }
 
 fn total_row(run: &RunResult) -> Vec<Cell> {
-    let total = (!run.stages.is_empty()).then(|| measured_total(&run.stages));
+    let total = measured_total(&run.stages);
     let what = format!("of {TARGET_MS} ms that a caller accepts");
     let mut row = vec![
         Cell::Text("all".to_owned()),
@@ -401,7 +421,12 @@ mod tests {
         ];
         assert_eq!(mean_of(&stages, PLAN[4].stages), Some(1.0));
         assert_eq!(mean_of(&stages, &["queue"]), None);
-        assert_eq!(measured_total(&stages), 102.0);
+        assert_eq!(measured_total(&stages), None);
+        let rest = ["queue", "hold", "stage"].map(|name| stage(name, 10.0));
+        assert_eq!(
+            measured_total(&[&stages[..], &rest[..]].concat()),
+            Some(132.0)
+        );
     }
 
     #[test]
@@ -412,6 +437,7 @@ mod tests {
         };
         let text = section(&run);
         assert!(text.contains("150 %, over"));
+        assert!(text.contains("the sum is unknown: hold, stage, execute, parse, demux, write."));
         assert!(section(&RunResult::default()).contains("only the plan can be shown"));
     }
 }

@@ -177,7 +177,7 @@ impl Frame {
         let (left, right) = if canvas.narrow {
             (12.0, 14.0)
         } else {
-            (56.0, 88.0)
+            (56.0, 104.0)
         };
         Self {
             left: (labels + 12.0).max(left),

@@ -118,13 +118,9 @@ fn bars(buckets: &[SizeBucket]) -> Vec<Bar> {
             count: bucket.count,
         });
     }
-    // An empty last bucket without a bound only says that no batch broke the limit.
-    if buckets
-        .last()
-        .is_some_and(|b| b.up_to.is_none() && b.count == 0)
-    {
-        bars.pop();
-    }
+    // Empty buckets at the end only say that no batch broke the limit.
+    let used = bars.iter().rposition(|b| b.count > 0).map_or(0, |i| i + 1);
+    bars.truncate(used);
     bars
 }
 
@@ -417,7 +413,13 @@ mod tests {
 
     #[test]
     fn buckets_become_ranges() {
-        let sizes = [(Some(1), 3), (Some(2), 0), (Some(5), 4), (None, 0)];
+        let sizes = [
+            (Some(1), 3),
+            (Some(2), 0),
+            (Some(5), 4),
+            (Some(9), 0),
+            (None, 0),
+        ];
         let buckets = sizes.map(|(up_to, count)| SizeBucket { up_to, count });
         let labels: Vec<String> = bars(&buckets).into_iter().map(|b| b.label).collect();
         assert_eq!(labels, ["1", "2", "3–5"]);
