@@ -11,6 +11,7 @@
 //! `scenario` runs the questions of `perf/scenarios/`, each against a `server` that it starts itself.
 
 pub mod options;
+pub mod target;
 pub mod units;
 
 pub mod arrivals;
@@ -21,6 +22,7 @@ pub mod http;
 pub mod latencies;
 pub mod record;
 
+pub mod assemble;
 pub mod fail_if;
 pub mod machine;
 pub mod monitor;

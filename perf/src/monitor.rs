@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crate::clock::{self, SECOND};
 use crate::http;
-use crate::options::{OptionsError, Target};
 use crate::prometheus::Snapshot;
 use crate::result::{Gpu, Server, SizeBucket, Stage, ZonePoint};
+use crate::target::{Target, TargetError};
 
 /// A scrape may take this long; the generator's threads go on meanwhile.
 const SCRAPE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -70,7 +70,7 @@ impl Monitor {
     ///
     /// # Errors
     /// If the URL can't be used.
-    pub fn new(admin: Option<&str>, pid: Option<u32>) -> Result<Monitor, OptionsError> {
+    pub fn new(admin: Option<&str>, pid: Option<u32>) -> Result<Monitor, TargetError> {
         let admin = admin.map(Target::parse).transpose()?;
         Ok(Monitor {
             admin,

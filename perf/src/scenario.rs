@@ -16,6 +16,7 @@ use crate::options::{OptionsError, RunOptions};
 use crate::result::RunResult;
 use crate::server::{LocalServer, ServerError};
 use crate::session::{self, Outputs, Session, SessionError};
+use crate::target::TargetError;
 use crate::units::Span;
 use crate::{clock, machine};
 
@@ -112,6 +113,9 @@ pub enum ScenarioError {
     /// The options.
     #[error(transparent)]
     Options(#[from] OptionsError),
+    /// The address of the server's admin port.
+    #[error(transparent)]
+    Target(#[from] TargetError),
     /// The conditions.
     #[error(transparent)]
     Condition(#[from] ConditionError),

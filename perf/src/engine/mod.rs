@@ -9,6 +9,7 @@
 //!
 //! Threads share nothing while they run. Request n of the schedule belongs to thread n mod threads.
 
+mod answers;
 mod connection;
 mod worker;
 
