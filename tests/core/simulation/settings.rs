@@ -61,7 +61,7 @@ impl Settings {
         Settings {
             policy,
             gpus,
-            queue_max: random.count(batch_max, 8 * batch_max * gpus).min(400),
+            queue_max: random.count(batch_max, 8 * batch_max * gpus).min(150),
             batch_time,
             jitter: random.pick(&[0.0, 0.1, 0.5]),
             burst,

@@ -95,7 +95,7 @@ impl World {
             Action::LeaveInDroves => self.leave_in_droves(),
             Action::Lose => self.lose_any(),
             Action::Recover => self.recover_any(),
-            Action::Stage => self.stage_any(),
+            Action::Stage => self.stage(),
             Action::Unstage => self.unstage_any(),
         }
         self.settle();
@@ -132,6 +132,16 @@ impl World {
                 self.settle();
             }
         }
+    }
+
+    /// Sometimes tickets have just come that the holder of the token has not seen yet.
+    fn stage(&mut self) {
+        if self.random.chance(0.2) {
+            for _ in 0..self.random.count(1, 2 * self.settings.policy.batch_max) {
+                self.arrive_one();
+            }
+        }
+        self.stage_any();
     }
 
     fn arrive_one(&mut self) {
