@@ -243,8 +243,7 @@ impl Scheduler {
         let tickets = self.take(lane, now, wakes);
         if !tickets.is_empty() {
             self.retried_last[gpu] = lane == Lane::Retry;
-            let ends = now + self.pool.batch_time(gpu);
-            self.pool.set(gpu, Activity::Busy(ends));
+            self.launched(gpu, now);
         }
         Batch {
             lane,
