@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 pub use self::client::{Client, Response, post};
-pub use self::server::Server;
+pub use self::server::{Metrics, Server};
 use funicular::clock;
 
 /// What only a broken server, or a machine that stands still, exceeds.

@@ -1,0 +1,186 @@
+//! Limits of what is read, of connections and of queues.
+
+use crate::support::client::post_body;
+use crate::support::{Client, Server, in_parallel, unique, wait_for, wait_some};
+
+#[test]
+fn bodies_and_inputs_have_limits() {
+    let server = Server::start(&[
+        "--sim-latency-ms",
+        "1",
+        "--body-max-bytes",
+        "2000",
+        "--input-max-bytes",
+        "1000",
+    ]);
+    let mut client = server.connect();
+    let fits = "x".repeat(1_000);
+    client.infer(&fits).expect_output(&fits);
+    let too_long = client.infer(&"x".repeat(1_001));
+    too_long.expect_problem(413);
+    assert!(!too_long.closes(), "what was read in full need not close");
+    client.infer("next").expect_output("next");
+
+    // Declared too long: refused without waiting for it.
+    let head = "POST /v1/inference HTTP/1.1\r\nHost: a\r\nContent-Length: 2001\r\n\r\n";
+    let response = client.request(head);
+    response.expect_problem(413);
+    assert!(response.closes());
+    client.expect_close();
+
+    // Found out to be too long, in the middle of it.
+    let mut client = server.connect();
+    let chunk = "y".repeat(900);
+    client.send_chunked("", &[&chunk, &chunk, &chunk]);
+    let response = client.response();
+    response.expect_problem(413);
+    assert!(response.closes());
+    client.expect_close();
+}
+
+#[test]
+fn a_refused_upload_can_read_its_answer_while_it_is_still_sending() {
+    let server = Server::start(&["--sim-latency-ms", "1", "--body-max-bytes", "100000"]);
+    let mut client = server.connect();
+    client.send("POST /v1/inference HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\n\r\n");
+    for _ in 0..40 {
+        if client.try_send("z".repeat(100_000)).is_err() {
+            break;
+        }
+    }
+    client.response().expect_problem(413);
+}
+
+#[test]
+fn targets_and_headers_have_limits() {
+    let server = Server::start(&["--sim-latency-ms", "1"]);
+    let refused = |request: String, status: u16| {
+        let mut client = server.connect();
+        let response = client.request(request);
+        response.expect_problem(status);
+        assert!(response.closes());
+        client.expect_close();
+    };
+    let get =
+        |target: &str, headers: &str| format!("GET {target} HTTP/1.1\r\nHost: a\r\n{headers}\r\n");
+    refused(get(&format!("/{}", "t".repeat(8_192)), ""), 414);
+    refused(format!("GET /{}", "t".repeat(70_000)), 414);
+    refused(get("/", &format!("X: {}\r\n", "h".repeat(100_000))), 431);
+    refused(get("/", &"X: y\r\n".repeat(129)), 431);
+    refused(
+        format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "h".repeat(100_000)),
+        431,
+    );
+
+    let mut client = server.connect();
+    let target = format!("/?{}", "t".repeat(8_000));
+    assert_eq!(client.request(get(&target, "")).status, 200);
+    assert_eq!(
+        client.request(get("/", &"X: y\r\n".repeat(120))).status,
+        200
+    );
+    let header = format!("X: {}\r\n", "h".repeat(16_000));
+    assert_eq!(client.request(get("/", &header)).status, 200);
+}
+
+#[test]
+fn connections_beyond_the_cap_are_told_so() {
+    let server = Server::start(&["--sim-latency-ms", "1", "--max-connections", "8"]);
+    let mut served: Vec<Client> = (0..8).map(|_| server.connect()).collect();
+    for client in &mut served {
+        client.infer("x").expect_output("x");
+    }
+    for _ in 0..20 {
+        let mut beyond = server.connect();
+        // Whether they say something first or wait to be spoken to.
+        let response = beyond.response();
+        let problem = response.expect_problem(503);
+        assert_eq!(problem["reason"], "connections");
+        assert!(response.closes());
+        beyond.expect_close();
+    }
+    for client in &mut served {
+        client.infer("still here").expect_output("still here");
+    }
+    served.pop();
+    wait_for("the place to be free", || {
+        let asked = server
+            .connect()
+            .send(crate::support::post("", "y"))
+            .try_response();
+        matches!(asked, Ok(Some(response)) if response.status == 200)
+    });
+    let metrics = server.fresh_metrics();
+    assert!(metrics.value("funicular_connections_refused_total", &[]) >= 20.0);
+    assert!(metrics.value("funicular_connections", &[]) >= 7.0);
+}
+
+#[test]
+fn what_can_not_be_answered_in_time_is_shed_with_a_time_to_come_back() {
+    // One GPU, one ticket a batch, 200 ms each: five requests a second.
+    let server = Server::start(&["--gpus", "1", "--batch-max", "1", "--sim-latency-ms", "200"]);
+    let statuses = in_parallel(24, |_| {
+        let input = unique("crowd");
+        let response = server.infer(&input);
+        match response.status {
+            200 => drop(response.expect_output(&input)),
+            _ => {
+                let problem = response.expect_problem(429);
+                assert_eq!(problem["tier"], "free");
+                assert!(problem["reason"].is_string(), "{problem}");
+                let retry_after = response.header("Retry-After").expect("a time");
+                assert!(retry_after.parse::<u64>().expect("whole seconds") >= 1);
+                assert!(problem["retry_after_ms"].as_u64().expect("a number") >= 1);
+                assert!(!response.closes(), "shedding is no reason to close");
+            }
+        }
+        response.status
+    });
+    let served = statuses.iter().filter(|&&status| status == 200).count();
+    assert!(served >= 1 && served < 24, "{statuses:?}");
+    let metrics = server.fresh_metrics();
+    let shed = metrics.value("funicular_shed_total", &[("tier", "free")]);
+    assert_eq!(shed, (24 - served) as f64);
+    // Afterwards the server is as it was.
+    wait_some("an answer", || {
+        let response = server.infer("later");
+        (response.status == 200).then_some(())
+    });
+}
+
+#[test]
+fn a_deadline_that_can_not_be_met_is_refused_at_once() {
+    let server = Server::start(&["--sim-latency-ms", "300"]);
+    let (elapsed, response) = crate::support::timed(|| {
+        server
+            .connect()
+            .infer_with("X-Request-Timeout-Ms: 100\r\n", "x")
+    });
+    let problem = response.expect_problem(429);
+    assert_eq!(problem["reason"], "infeasible");
+    assert!(
+        elapsed < std::time::Duration::from_millis(250),
+        "{elapsed:?}"
+    );
+    assert_eq!(
+        server
+            .fresh_metrics()
+            .value("funicular_slots_filled_total", &[]),
+        0.0
+    );
+}
+
+#[test]
+fn a_rejected_body_costs_nothing_of_the_gpus() {
+    let server = Server::start(&["--sim-latency-ms", "1"]);
+    let mut client = server.connect();
+    for _ in 0..50 {
+        client.request(post_body("", "{}")).expect_problem(400);
+    }
+    assert_eq!(
+        server
+            .fresh_metrics()
+            .value("funicular_slots_filled_total", &[]),
+        0.0
+    );
+}

@@ -1,0 +1,146 @@
+//! What happens to those who take their time.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::support::{BOUND, Server, light, post, timed, unique, wait_for};
+
+/// Short time-outs come from a file, as an operator would set them.
+fn impatient(settings: &str) -> (tempfile::TempDir, Server) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("funicular.toml");
+    std::fs::write(&path, settings).expect("writable");
+    let path = path.to_str().expect("text");
+    let server = Server::start(&["--config", path, "--sim-latency-ms", "1"]);
+    (directory, server)
+}
+
+/// The time-out under test, and how late it may come on a machine under load.
+const SHORT: Duration = Duration::from_millis(300);
+const LATE: Duration = Duration::from_secs(3);
+
+fn expect_in_time(elapsed: Duration) {
+    assert!(
+        elapsed >= SHORT.mul_f64(0.9) && elapsed < LATE,
+        "{elapsed:?}"
+    );
+}
+
+#[test]
+fn a_head_that_does_not_arrive_in_full_gets_408() {
+    let _machine = light();
+    let (_file, server) = impatient("[timeouts]\nheader_ms = 300\n");
+    for part in ["P", "POST /v1/inference HTTP/1.1\r\nHost: a\r\nX: "] {
+        let mut client = server.connect();
+        let (elapsed, response) = timed(|| client.request(part));
+        response.expect_problem(408);
+        assert!(response.closes());
+        expect_in_time(elapsed);
+        client.expect_close();
+    }
+}
+
+#[test]
+fn dripping_does_not_stretch_the_time_for_a_head() {
+    let _machine = light();
+    let (_file, server) = impatient("[timeouts]\nheader_ms = 300\n");
+    let mut client = server.connect();
+    let (elapsed, ()) = timed(|| {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\nX: ");
+        wait_for("the server to have had enough", || {
+            client.try_send("x").is_err() || client.has_news()
+        });
+    });
+    expect_in_time(elapsed);
+    client.response().expect_problem(408);
+}
+
+#[test]
+fn a_body_that_does_not_arrive_in_full_gets_408() {
+    let _machine = light();
+    let (_file, server) = impatient("[timeouts]\nbody_ms = 300\n");
+    for part in [
+        "POST /v1/inference HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n{\"input\"",
+        "POST /v1/inference HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"inp\r\n",
+    ] {
+        let mut client = server.connect();
+        let (elapsed, response) = timed(|| client.request(part));
+        response.expect_problem(408);
+        assert!(response.closes());
+        expect_in_time(elapsed);
+        client.expect_close();
+    }
+}
+
+#[test]
+fn a_quiet_connection_is_closed_without_a_word() {
+    let _machine = light();
+    let (_file, server) = impatient("[timeouts]\nidle_ms = 300\n");
+    let mut client = server.connect();
+    let (elapsed, ()) = timed(|| client.expect_close());
+    expect_in_time(elapsed);
+    let mut client = server.connect();
+    client.infer("x").expect_output("x");
+    let (elapsed, ()) = timed(|| client.expect_close());
+    expect_in_time(elapsed);
+}
+
+#[test]
+fn a_request_that_waits_for_its_answer_is_not_idle() {
+    let server = Server::start(&[
+        "--sim-latency-ms",
+        "600",
+        "--idle-timeout-ms",
+        "100",
+        "--header-timeout-ms",
+        "100",
+        "--body-timeout-ms",
+        "100",
+        "--write-timeout-ms",
+        "100",
+    ]);
+    server.infer("patience").expect_output("patience");
+}
+
+/// A client that sends and sends, and reads nothing.
+#[test]
+fn answers_that_nobody_reads_end_the_connection() {
+    let _machine = light();
+    let (_file, server) = impatient("[timeouts]\nwrite_ms = 300\n");
+    let socket =
+        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    socket
+        .set_recv_buffer_size(4 << 10)
+        .expect("a smaller buffer");
+    socket.connect(&server.listen().into()).expect("connected");
+    let mut stream: TcpStream = socket.into();
+    stream.set_write_timeout(Some(BOUND)).expect("a socket");
+    let request = post("", &"unread ".repeat(9_000));
+    let sent = (0..2_000).try_for_each(|_| std::io::Write::write_all(&mut stream, &request));
+    assert!(sent.is_err(), "the server would have had to keep 120 MB");
+    wait_for("the connection to be gone", || {
+        server.metric("funicular_connections", &[]) == 0.0
+    });
+    let input = unique("alive");
+    server.infer(&input).expect_output(&input);
+}
+
+#[test]
+fn a_slow_reader_gets_everything_all_the_same() {
+    let (_file, server) = impatient("[timeouts]\nwrite_ms = 20000\n");
+    let mut client = server.connect();
+    let inputs: Vec<_> = (0..200).map(|_| unique(&"long ".repeat(10_000))).collect();
+    std::thread::scope(|scope| {
+        let mut sending = client.stream().try_clone().expect("a socket");
+        let inputs = &inputs;
+        scope.spawn(move || {
+            for input in inputs {
+                std::io::Write::write_all(&mut sending, &post("", input))
+                    .expect("the server reads");
+            }
+        });
+        for input in inputs {
+            client.response().expect_output(input);
+        }
+    });
+}

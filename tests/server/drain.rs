@@ -1,0 +1,266 @@
+//! How the server ends: SIGTERM loses nobody's request, and nothing keeps it from ending.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::{Client, Server, heavy, in_parallel, light, post, timed, unique, wait_for};
+
+/// Every batch after the canary hangs, and nothing gives up on it: requests stay under way.
+const STUCK: [&str; 8] = [
+    "--sim-latency-ms",
+    "5",
+    "--sim-fault",
+    "kind=hang,batch=2,every=1,times=0",
+    "--batch-timeout-ms",
+    "600000",
+    "--deadline-ms",
+    "600000",
+];
+
+fn stuck(flags: &[&str]) -> Server {
+    Server::start(&[&STUCK, flags].concat())
+}
+
+/// What a caller saw of the end.
+#[derive(Debug, PartialEq)]
+enum Seen {
+    /// Its last answer was whole, and said that the connection closes.
+    Farewell,
+    /// The connection was closed before it sent anything on it, or there was none to be had.
+    Closed,
+    /// A new connection was lost before the server had taken it.
+    NotTaken,
+}
+
+/// Asks again and again until the server says good-bye.
+fn ask_until_the_end(server: &Server, answered: &AtomicUsize, ending: &AtomicUsize) -> Seen {
+    let Ok(mut client) = Client::try_connect(server.listen()) else {
+        return Seen::Closed;
+    };
+    let mut asked = 0;
+    loop {
+        let input = unique("to the end");
+        let sent = client.try_send(post("", &input));
+        let response = match sent.and_then(|()| client.try_response()) {
+            Ok(Some(response)) => response,
+            // The system may still have taken a connection that the server never saw.
+            _ if asked == 0 && ending.load(Relaxed) > 0 => return Seen::NotTaken,
+            lost => panic!("request {asked} of a connection was lost: {lost:?}"),
+        };
+        match response.status {
+            200 => drop(response.expect_output(&input)),
+            503 => assert_eq!(response.expect_problem(503)["reason"], "draining"),
+            // A crowd that is let in slowly is no matter of this test.
+            429 => drop(response.expect_problem(429)),
+            status => panic!("{status}: {response:?}"),
+        }
+        answered.fetch_add(1, Relaxed);
+        asked += 1;
+        if response.closes() {
+            client.expect_close();
+            return Seen::Farewell;
+        }
+    }
+}
+
+#[test]
+fn under_load_everybody_is_answered_and_nobody_is_cut_off() {
+    let _machine = heavy();
+    let mut server = Server::start(&["--sim-latency-ms", "50"]);
+    let (answered, ending) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let count = 300;
+    let seen = in_parallel(count + 1, |index| {
+        if index < count {
+            return ask_until_the_end(&server, &answered, &ending);
+        }
+        wait_for("traffic", || answered.load(Relaxed) >= 3 * count);
+        ending.store(1, Relaxed);
+        server.terminate();
+        Seen::Closed
+    });
+    let farewells = seen.iter().filter(|&seen| *seen == Seen::Farewell).count();
+    assert_eq!(farewells, count, "{seen:?}");
+    assert!(server.wait_exit().success());
+}
+
+#[test]
+fn callers_that_come_anew_are_answered_or_never_taken() {
+    let _machine = heavy();
+    let mut server = Server::start(&["--sim-latency-ms", "20"]);
+    let (answered, ending) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let count = 60;
+    let lost = in_parallel(count + 1, |index| {
+        if index == count {
+            wait_for("traffic", || answered.load(Relaxed) >= 3 * count);
+            ending.store(1, Relaxed);
+            server.terminate();
+            return 0;
+        }
+        let mut not_taken = 0;
+        while let Ok(mut client) = Client::try_connect(server.listen()) {
+            let input = unique("anew");
+            let sent = client.try_send(post("Connection: close\r\n", &input));
+            match sent.and_then(|()| client.try_response()) {
+                Ok(Some(response)) if response.status == 200 => {
+                    response.expect_output(&input);
+                    answered.fetch_add(1, Relaxed);
+                }
+                Ok(Some(response)) => drop(response.expect_problem(503)),
+                lost => {
+                    assert!(ending.load(Relaxed) > 0, "{lost:?}");
+                    not_taken += 1;
+                }
+            }
+        }
+        not_taken
+    });
+    assert!(server.wait_exit().success());
+    // Between the last look at the backlog and the close of a listener there is a moment; it must be a short one.
+    let lost: usize = lost.iter().sum();
+    assert!(
+        lost <= 5,
+        "{lost} connections were taken by the system and not by the server"
+    );
+}
+
+#[test]
+fn an_idle_server_ends_at_once_on_both_signals() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut server = Server::start(&["--sim-latency-ms", "1"]);
+        server.infer("x").expect_output("x");
+        server.signal(signal);
+        assert!(server.wait_exit().success());
+    }
+}
+
+#[test]
+fn a_request_under_way_is_answered() {
+    let mut server = Server::start(&["--sim-latency-ms", "700"]);
+    let mut client = server.connect();
+    client.send(post("", "under way"));
+    wait_for("it to run", || {
+        server.status()["gpus"]
+            .to_string()
+            .contains("\"running\":1")
+    });
+    server.terminate();
+    let response = client.response();
+    response.expect_output("under way");
+    assert!(response.closes());
+    client.expect_close();
+    assert!(server.wait_exit().success());
+}
+
+#[test]
+fn a_request_half_sent_is_refused_once_it_is_whole_and_quiet_connections_close() {
+    let _machine = light();
+    let mut server = stuck(&["--drain-grace-ms", "4000"]);
+    let mut under_way = server.connect();
+    under_way.send(post("", "under way"));
+    wait_for("it to run", || {
+        server.status()["gpus"]
+            .to_string()
+            .contains("\"running\":1")
+    });
+    let mut quiet = server.connect();
+    assert_eq!(quiet.get("/v2/health/live").status, 200);
+    let mut half = server.connect();
+    let whole = post("", "half");
+    half.send(&whole[..20]);
+    let mut second = server.connect();
+    second.send(&b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n"[..20]);
+    wait_for("the connections to be seen", || {
+        server.metric("funicular_connections", &[]) == 4.0
+    });
+
+    server.terminate();
+    server.wait_log("listeners are closed");
+    assert!(
+        Client::try_connect(server.listen()).is_err(),
+        "it still listens"
+    );
+    half.send(&whole[20..]);
+    let response = half.response();
+    let problem = response.expect_problem(503);
+    assert_eq!(problem["reason"], "draining");
+    assert!(response.closes() && response.header("Retry-After").is_some());
+    half.expect_close();
+    second.send(&b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n"[20..]);
+    second.response().expect_problem(503);
+
+    let (elapsed, ()) = timed(|| quiet.expect_close());
+    assert!(elapsed < Duration::from_secs(3), "{elapsed:?}");
+    // The grace period ends: what is left gets its answer all the same.
+    assert_eq!(under_way.response().expect_problem(503)["status"], 503);
+    under_way.expect_close();
+    assert!(server.wait_exit().success());
+}
+
+#[test]
+fn the_grace_period_ends_even_if_nobody_hangs_up() {
+    let _machine = light();
+    let mut server = stuck(&["--drain-grace-ms", "300"]);
+    let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send(post("", &unique("stuck")));
+    }
+    wait_for("all of them to be in", || {
+        server.metric("funicular_connections", &[]) == 20.0
+    });
+    server.terminate();
+    let (elapsed, status) = timed(|| server.wait_exit());
+    assert!(status.success());
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+    for client in &mut clients {
+        client.response().expect_problem(503);
+        client.expect_close();
+    }
+}
+
+#[test]
+fn during_the_delay_it_serves_but_is_not_ready() {
+    let _machine = light();
+    let mut server = Server::start(&["--sim-latency-ms", "1", "--drain-delay-ms", "1500"]);
+    let mut open = server.connect();
+    open.infer("before").expect_output("before");
+    assert_eq!(server.get("/v2/health/ready").status, 200);
+    let (elapsed, ()) = timed(|| {
+        server.terminate();
+        wait_for("readiness to say no", || {
+            server.get("/v2/health/ready").status == 503
+        });
+        assert_eq!(server.get("/v2/health/live").status, 200);
+        let response = open.infer("meanwhile");
+        response.expect_output("meanwhile");
+        assert!(response.closes());
+        open.expect_close();
+        server.infer("a new one").expect_output("a new one");
+        assert!(server.wait_exit().success());
+    });
+    assert!(elapsed >= Duration::from_millis(1_500), "{elapsed:?}");
+}
+
+#[test]
+fn a_second_signal_exits_at_once() {
+    let _machine = light();
+    for phase in ["serving for another", "listeners are closed"] {
+        let delay = if phase.starts_with("serving") {
+            "600000"
+        } else {
+            "0"
+        };
+        let mut server = stuck(&["--drain-grace-ms", "600000", "--drain-delay-ms", delay]);
+        let mut client = server.connect();
+        client.send(post("", "stuck"));
+        wait_for("it to be in", || {
+            server.metric("funicular_connections", &[]) == 1.0
+        });
+        server.terminate();
+        server.wait_log(phase);
+        server.terminate();
+        let status = server.wait_exit();
+        assert_eq!(status.code(), Some(128 + Signal::TERM.as_raw()), "{phase}");
+    }
+}

@@ -1,0 +1,87 @@
+//! The README's commands, run as they stand there.
+
+use std::path::Path;
+
+use crate::support::server::run;
+use crate::support::{Server, tools};
+
+fn readme() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    std::fs::read_to_string(path).expect("the repository has a README")
+}
+
+/// The lines of all shell blocks.
+fn commands(readme: &str) -> Vec<&str> {
+    let blocks = readme.split("```sh\n").skip(1);
+    let lines = blocks.flat_map(|block| block.split("```").next().unwrap_or_default().lines());
+    lines
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect()
+}
+
+#[test]
+fn every_curl_line_of_the_readme_works() {
+    if !tools::is_there("curl") {
+        return;
+    }
+    let server = Server::start(&[]);
+    let (listen, admin) = (
+        server.listen().to_string(),
+        server.admin().expect("on").to_string(),
+    );
+    let readme = readme();
+    let mut count = 0;
+    for line in commands(&readme) {
+        if !line.starts_with("curl ") {
+            continue;
+        }
+        let line = line
+            .replace("127.0.0.1:8080", &listen)
+            .replace("127.0.0.1:9090", &admin);
+        let said = tools::output("sh", &["-c", &line]);
+        if line.contains("/v1/inference") {
+            let answer: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+            assert!(answer["output"].is_string(), "{line}: {said}");
+        }
+        count += 1;
+    }
+    assert!(count >= 5, "{count} lines found");
+}
+
+#[test]
+fn every_start_of_the_readme_is_accepted() {
+    let readme = readme();
+    let mut count = 0;
+    for line in commands(&readme) {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        let Some(rest) = line.strip_prefix("cargo run --release") else {
+            continue;
+        };
+        let flags: Vec<_> = match rest.trim().strip_prefix("--") {
+            Some(flags) => flags.split_whitespace().collect(),
+            None if rest.is_empty() => Vec::new(),
+            // Another program of the workspace.
+            None => continue,
+        };
+        // `check` takes the flags of a server and ends.
+        let flags: Vec<_> = flags.into_iter().filter(|&flag| flag != "check").collect();
+        let output = run(&[&["check"], &flags[..]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {said}");
+        count += 1;
+    }
+    assert!(count >= 2, "{count} lines found");
+}
+
+#[test]
+fn every_file_that_the_readme_links_to_is_there() {
+    let readme = readme();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for rest in readme.split("](").skip(1) {
+        let target = rest.split(')').next().unwrap_or_default();
+        let is_file = !target.contains("://") && !target.starts_with('#');
+        let path = root.join(target.split('#').next().unwrap_or_default());
+        assert!(!is_file || path.exists(), "{target} is not there");
+    }
+}
