@@ -1,6 +1,7 @@
 //! What becomes of a request, and how it is told to the caller. Pure but for the log line of a bug.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::core::{Core, Scratch};
 use super::inference::{InferenceReply, count_tokens};
@@ -9,7 +10,9 @@ use super::request::Call;
 use super::respond::{self, Envelope, Persistence};
 use super::routes::{OPENAPI, Route};
 use crate::clock::Time;
+use crate::metrics::{Abandonment, Recorder, Stage};
 use crate::ticket::{Failure, Output, Timeline};
+use crate::tier::Tier;
 
 /// What became of a request.
 pub enum Outcome {
@@ -98,6 +101,38 @@ impl Inferred {
     }
 }
 
+impl Inferred {
+    /// Records the ticket's time line, each stretch from where the last one ended, so that they add up.
+    pub fn record(&self, recorder: &Recorder, tier: Tier, now: Time) {
+        let Timeline {
+            hold_from,
+            bound,
+            launched,
+            finished,
+            ..
+        } = self.timeline;
+        recorder.queue_wait(tier, bound.since(self.arrived));
+        recorder.stage(Stage::Queue, hold_from.since(self.arrived));
+        recorder.stage(Stage::Hold, bound.since(hold_from));
+        recorder.stage(Stage::Stage, launched.since(bound));
+        recorder.stage(Stage::Execute, finished.since(launched));
+        recorder.stage(Stage::Demux, now.since(finished));
+    }
+}
+
+/// How a failure after admission counts, unless whoever failed the ticket has counted it.
+pub fn abandonment_of(failure: &Failure) -> Option<Abandonment> {
+    match failure {
+        Failure::NoGpu => Some(Abandonment::NoGpu),
+        Failure::Draining => Some(Abandonment::Drained),
+        Failure::Dropped => Some(Abandonment::Dropped),
+        Failure::Shed { .. }
+        | Failure::Unavailable { .. }
+        | Failure::Rejected(_)
+        | Failure::OutputTooLarge(_) => None,
+    }
+}
+
 /// What the caller sees of a failure after admission.
 pub fn rejection_of(failure: Failure, call: &Call) -> Rejection {
     match failure {
@@ -110,9 +145,74 @@ pub fn rejection_of(failure: Failure, call: &Call) -> Rejection {
             reason: UnavailableReason::GpuFailed(why),
             retry_after,
         },
+        Failure::NoGpu => Rejection::Unavailable {
+            reason: UnavailableReason::NoGpu,
+            retry_after: Duration::from_secs(1),
+        },
         Failure::Rejected(detail) => Rejection::InputRejected(detail.into()),
         Failure::OutputTooLarge(limit_bytes) => Rejection::OutputTooLarge { limit_bytes },
         Failure::Draining => Rejection::draining(),
         Failure::Dropped => Rejection::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::Terms;
+
+    fn call() -> Call {
+        Call::unreadable(&Terms::default(), "r".into())
+    }
+
+    #[test]
+    fn every_failure_after_admission_has_its_status() {
+        let retry_after = Duration::from_millis(1);
+        let why = "the GPU is gone";
+        for (failure, status, detail) in [
+            (Failure::Shed { retry_after }, 429, "in time"),
+            (Failure::Unavailable { why, retry_after }, 503, why),
+            (Failure::NoGpu, 503, "healthy"),
+            (Failure::Rejected("too rude".into()), 422, "too rude"),
+            (Failure::OutputTooLarge(7), 500, "7 bytes"),
+            (Failure::Draining, 503, "shutting down"),
+            (Failure::Dropped, 500, "request id"),
+        ] {
+            let rejection = rejection_of(failure, &call());
+            assert_eq!(rejection.status(), status);
+            let text = rejection.to_string();
+            assert!(text.contains(detail), "{text}");
+        }
+    }
+
+    fn answered(tokens: Option<u64>) -> serde_json::Value {
+        let inferred = Inferred {
+            input: "What is the capital of France?".into(),
+            output: Output {
+                text: "The capital of France is Paris.".into(),
+                tokens,
+            },
+            timeline: Timeline {
+                launched: Time::from_millis_f64(11.0),
+                ..Timeline::default()
+            },
+            arrived: Time::from_millis_f64(10.0),
+        };
+        let mut body = Vec::new();
+        inferred.write("r", Time::from_millis_f64(112.0), &mut body);
+        serde_json::from_slice(&body).expect("valid JSON")
+    }
+
+    #[test]
+    fn tokens_are_counted_unless_the_executor_did() {
+        assert_eq!(answered(None)["metadata"]["tokens_used"], 14);
+        assert_eq!(answered(Some(3))["metadata"]["tokens_used"], 3);
+    }
+
+    #[test]
+    fn times_are_reckoned_from_the_arrival() {
+        let metadata = &answered(None)["metadata"];
+        assert_eq!(metadata["latency_ms"], 102.0);
+        assert_eq!(metadata["queue_wait_ms"], 1.0);
     }
 }

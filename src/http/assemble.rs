@@ -9,9 +9,9 @@
 
 use super::Terms;
 use super::chunked::Decoder;
-use super::parse::{Framing, Head, parse_head};
+use super::parse::{Framing, parse_head};
 use super::reject::Rejection;
-use super::request::{Call, Request};
+use super::request::{Call, Request, Work};
 
 /// First allocation for a body whose length the caller announced; a lie costs no more than this.
 const BODY_BYTES_AT_ONCE: usize = 64 << 10;
@@ -29,7 +29,7 @@ pub struct Assembler {
 
 #[derive(Debug)]
 struct Body {
-    call: Call,
+    call: Box<Call>,
     end: BodyEnd,
     bytes: Vec<u8>,
 }
@@ -44,7 +44,7 @@ enum BodyEnd {
 /// What a piece of input led to.
 enum Progress {
     /// A request, and how many bytes of the piece belong to it.
-    Request(Box<Request>, usize),
+    Request(Request, usize),
     /// Everything was taken in; more is needed.
     More,
     /// A head is not complete: the piece is to be kept.
@@ -84,7 +84,7 @@ impl Assembler {
         fresh: &[u8],
         terms: &Terms,
         fresh_id: impl FnOnce() -> Box<str>,
-    ) -> Option<Box<Request>> {
+    ) -> Option<Request> {
         if self.pending.is_empty() {
             return match self.advance(fresh, terms, fresh_id) {
                 Progress::Request(request, taken) => {
@@ -131,14 +131,11 @@ impl Assembler {
         if self.body.is_some() {
             return self.continue_body(input, terms);
         }
-        match parse_head(input, &terms.limits) {
-            Ok(None) => Progress::Keep,
-            Ok(Some(head)) => self.begin_body(&head, input, terms, fresh_id),
-            Err(rejection) => {
-                let call = Call::unreadable(terms, fresh_id());
-                // What follows cannot be read as a request; the connection closes and throws it away.
-                complete(call, Err(rejection), input.len())
-            }
+        match read_head(input, terms, fresh_id) {
+            Start::Incomplete => Progress::Keep,
+            Start::Complete(call, expected) => self.begin_body(call, &expected, input, terms),
+            // What follows cannot be read as a request; the connection closes and throws it away.
+            Start::Unreadable(call, rejection) => complete(call, Err(rejection), input.len()),
         }
     }
 
@@ -146,14 +143,13 @@ impl Assembler {
     #[inline(never)]
     fn begin_body(
         &mut self,
-        head: &Head<'_>,
+        mut call: Box<Call>,
+        expected: &Expected,
         input: &[u8],
         terms: &Terms,
-        fresh_id: impl FnOnce() -> Box<str>,
     ) -> Progress {
-        let mut call = Call::new(head, terms, fresh_id);
-        let rest = &input[head.bytes..];
-        let end = match head.framing {
+        let rest = &input[expected.head_bytes..];
+        let end = match expected.framing {
             Framing::Empty => BodyEnd::Length(0),
             Framing::Length(length) => match usize::try_from(length) {
                 Ok(length) if length <= terms.limits.body_bytes_max => BodyEnd::Length(length),
@@ -165,9 +161,9 @@ impl Assembler {
             && let Some(body) = rest.get(..length)
         {
             let work = call.work(body, terms);
-            return complete(call, work, head.bytes + length);
+            return complete(call, work, expected.head_bytes + length);
         }
-        if head.expects_continue {
+        if expected.waits_for_continue {
             if let Err(refused) = call.route.clone() {
                 // Without the 100 the caller may or may not send its body: only a close is unambiguous.
                 call.keep_alive = false;
@@ -177,7 +173,9 @@ impl Assembler {
         }
         self.body = Some(Box::new(Body::new(call, end)));
         match self.continue_body(rest, terms) {
-            Progress::Request(request, taken) => Progress::Request(request, head.bytes + taken),
+            Progress::Request(request, taken) => {
+                Progress::Request(request, expected.head_bytes + taken)
+            }
             progress => progress,
         }
     }
@@ -202,12 +200,48 @@ impl Assembler {
     }
 }
 
-fn complete(call: Call, work: Result<super::request::Work, Rejection>, taken: usize) -> Progress {
-    Progress::Request(Box::new(Request { call, work }), taken)
+/// What the start of the input is.
+enum Start {
+    /// Part of a head, perhaps.
+    Incomplete,
+    /// A head, and what it says about the body.
+    Complete(Box<Call>, Expected),
+    /// Nothing that a request could begin with.
+    Unreadable(Box<Call>, Rejection),
+}
+
+/// What a head says about the body that follows it.
+struct Expected {
+    head_bytes: usize,
+    framing: Framing,
+    waits_for_continue: bool,
+}
+
+// Not inlined, so that the parser's stack is given back before the body is read.
+#[inline(never)]
+fn read_head(input: &[u8], terms: &Terms, fresh_id: impl FnOnce() -> Box<str>) -> Start {
+    match parse_head(input, &terms.limits) {
+        Ok(None) => Start::Incomplete,
+        Ok(Some(head)) => {
+            let expected = Expected {
+                head_bytes: head.bytes,
+                framing: head.framing,
+                waits_for_continue: head.expects_continue,
+            };
+            Start::Complete(Box::new(Call::new(&head, terms, fresh_id)), expected)
+        }
+        Err(rejection) => {
+            Start::Unreadable(Box::new(Call::unreadable(terms, fresh_id())), rejection)
+        }
+    }
+}
+
+fn complete(call: Box<Call>, work: Result<Work, Rejection>, taken: usize) -> Progress {
+    Progress::Request(Request { call, work }, taken)
 }
 
 impl Body {
-    fn new(call: Call, end: BodyEnd) -> Body {
+    fn new(call: Box<Call>, end: BodyEnd) -> Body {
         let announced = match &end {
             BodyEnd::Length(length) if call.wants_body() => *length,
             _ => 0,

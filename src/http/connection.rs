@@ -96,7 +96,7 @@ impl Connection {
             begun,
             arrived,
         } = arrival;
-        let Request { call, work } = *request;
+        let Request { call, work } = request;
         let outcome = match work {
             Ok(Work::Infer(input)) => self.infer(&call, input, begun, arrived),
             Ok(Work::Show(Route::Ready)) => self.readiness(),
@@ -269,7 +269,9 @@ impl Connection {
 
     fn persistence(&self, call: &Call, outcome: &Outcome) -> Persistence {
         let refused_for_good = matches!(outcome, Outcome::Refused(rejection) if rejection.closes());
-        if !call.keep_alive || refused_for_good || self.core.shared.phase() != Phase::Serving {
+        // What was pipelined behind this request has been accepted, and is answered before the server leaves.
+        let leaving = self.core.shared.phase() != Phase::Serving && !self.assembler.has_pending();
+        if !call.keep_alive || refused_for_good || leaving {
             Persistence::Close
         } else if call.says_keep_alive {
             Persistence::KeepAlive

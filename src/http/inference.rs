@@ -30,12 +30,10 @@ pub struct InferenceRequest<'b> {
 /// # Errors
 ///
 /// `Json` with the place of the first problem, or `InputTooLarge`.
-#[inline(never)]
 pub fn parse_body(body: &[u8], input_bytes_max: usize) -> Result<InferenceRequest<'_>, Rejection> {
     let text = check_text(body)?;
-    let mut fields: BodyFields<'_> =
-        serde_json::from_str(text).map_err(|error| json_rejection(&error, (1, 0)))?;
-    if let Some(raw) = fields.parameters.as_ref().map(|raw| raw.get()) {
+    let mut fields = read_fields(text)?;
+    if let Some(raw) = fields.parameters.map(RawValue::get) {
         if raw == "null" {
             fields.parameters = None;
         } else {
@@ -52,6 +50,13 @@ pub fn parse_body(body: &[u8], input_bytes_max: usize) -> Result<InferenceReques
         model: fields.model,
         parameters: fields.parameters.map(RawValue::get),
     })
+}
+
+// The deserialisers have large frames. They are kept out of their callers' frames, or they would add up: see the
+// stack of a coroutine in `core`.
+#[inline(never)]
+fn read_fields(text: &str) -> Result<BodyFields<'_>, Rejection> {
+    serde_json::from_str(text).map_err(|error| json_rejection(&error, (1, 0)))
 }
 
 /// UTF-8, no byte order mark, and an object: serde would take an array's elements for the fields in their order.

@@ -71,7 +71,7 @@ pub struct Head<'b> {
 /// # Errors
 ///
 /// A rejection that ends the connection: after it, nothing says where the next request would begin.
-#[inline(never)]
+#[inline]
 pub fn parse_head<'b>(buf: &'b [u8], limits: &Limits) -> Result<Option<Head<'b>>, Rejection> {
     let mut few = [const { MaybeUninit::uninit() }; HEADERS_ON_STACK];
     match parse_into(buf, &mut few, limits) {
@@ -104,6 +104,7 @@ impl From<Rejection> for Trouble {
     }
 }
 
+#[inline(never)]
 fn parse_into<'b>(
     buf: &'b [u8],
     headers: &mut [MaybeUninit<httparse::Header<'b>>],

@@ -24,7 +24,7 @@ const STEPS_IN_A_ROW_MAX: u32 = 256;
 
 /// A request that has arrived in full.
 pub(super) struct Arrival {
-    pub(super) request: Box<Request>,
+    pub(super) request: Request,
     /// When its first byte was seen.
     pub(super) begun: Time,
     /// When its last byte was.
@@ -33,7 +33,7 @@ pub(super) struct Arrival {
 
 /// What one look at the socket gave.
 enum Receipt {
-    Request(Box<Request>),
+    Request(Request),
     Part,
     Nothing,
     Closed,
@@ -111,11 +111,12 @@ impl Connection {
         }
     }
 
-    fn unreadable(&self, rejection: Rejection) -> Box<Request> {
-        Box::new(Request {
-            call: Call::unreadable(&self.core.shared.terms, self.core.fresh_id()),
+    fn unreadable(&self, rejection: Rejection) -> Request {
+        let call = Call::unreadable(&self.core.shared.terms, self.core.fresh_id());
+        Request {
+            call: Box::new(call),
             work: Err(rejection),
-        })
+        }
     }
 
     /// Until when the connection waits for more bytes, and how long that is in all.

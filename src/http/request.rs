@@ -46,8 +46,8 @@ pub enum Work {
 /// A complete request.
 #[derive(Debug)]
 pub struct Request {
-    /// What its head says.
-    pub call: Call,
+    /// What its head says. Boxed: a connection holds it on its stack for as long as it waits.
+    pub call: Box<Call>,
     /// What is to be done, or what is wrong with it.
     pub work: Result<Work, Rejection>,
 }
