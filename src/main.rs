@@ -56,23 +56,38 @@ fn serve(config: Config) -> anyhow::Result<()> {
     // Before any thread starts, so that none of them ever gets to handle a signal by default.
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't listen for signals")?;
     let server = Arc::new(Server::start(&config)?);
-    server.wait_ready();
-    print!("{}", screen::start_up(&config, server.listen(), server.admin()));
+    // Elsewhere, because a GPU may take its time to warm up, and a signal must not have to wait for that.
+    spawn("screen", &server, move |server| {
+        server.wait_ready();
+        let screen = screen::start_up(&config, server.listen(), server.admin());
+        print!("{screen}");
+    })?;
+    let mut is_leaving = false;
     for signal in signals.forever() {
-        if server.is_leaving() {
+        // The server itself would know only once the thread that drains it has begun.
+        if std::mem::replace(&mut is_leaving, true) {
             log::warn!("second signal: exiting at once");
             std::process::exit(128 + signal);
         }
-        let server = Arc::clone(&server);
         // The main thread keeps listening for the second signal.
-        std::thread::Builder::new()
-            .name("drain".to_owned())
-            .spawn(move || {
-                server.drain();
-                std::process::exit(0);
-            })
-            .context("can't start the drain")?;
+        spawn("drain", &server, |server| {
+            server.drain();
+            std::process::exit(0);
+        })?;
     }
+    Ok(())
+}
+
+fn spawn(
+    name: &str,
+    server: &Arc<Server>,
+    task: impl FnOnce(&Server) + Send + 'static,
+) -> anyhow::Result<()> {
+    let server = Arc::clone(server);
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread
+        .spawn(move || task(&server))
+        .with_context(|| format!("can't start the thread {name}"))?;
     Ok(())
 }
 

@@ -12,13 +12,14 @@ use crate::batch::collector::Collector;
 use crate::batch::policy::Policy;
 use crate::batch::schedule::Scheduler;
 use crate::clock::{self, Time};
-use crate::config::{Config, ExecutorConfig};
+use crate::config::{Config, ExecutorConfig, Identity};
 use crate::gate::Gate;
 use crate::gpu::executor::Executor;
 use crate::gpu::faults::{Fault, Script};
 use crate::gpu::simulated::Simulated;
 use crate::gpu::{Driver, Gpu, GpuSettings, watchdog};
 use crate::http::{self, DataPlane, Door, Phase, Settings, Shared};
+use crate::keys::{Keys, KeysError};
 use crate::metrics::{GpuSnapshot, Metrics, QueueSnapshot, Snapshot};
 use crate::port::Reservation;
 use crate::queue::{Doorbell, Lane, handover};
@@ -46,6 +47,9 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// The keys can't be used (any more: the configuration had them checked).
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// The admin plane did not start.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -161,6 +165,7 @@ fn resource(what: &'static str) -> impl Fn(io::Error) -> StartError {
 }
 
 fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
+    let keys = keys(&config.identity)?;
     let metrics = Arc::new(Metrics::new(config.gpus, config.cores.len()));
     let mailboxes = http::mailboxes(config.cores.len(), config.http.max_connections);
     let mailboxes = Arc::new(mailboxes.map_err(resource("the acceptor cores"))?);
@@ -179,9 +184,9 @@ fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
     let collector = Arc::new(collector);
     let gate = || {
         let capacity = Arc::clone(collector.capacity());
-        Gate::new(Arc::clone(&admission), Arc::clone(&backlog), capacity, Arc::clone(&metrics))
+        Gate::new(Arc::clone(&admission), Arc::clone(&backlog), capacity, Arc::clone(&metrics), config.http.deadline)
     };
-    let shared = Shared::new(settings(config, listen), intake, Arc::clone(&metrics), Box::new(gate()));
+    let shared = Shared::new(settings(config, keys, listen), intake, Arc::clone(&metrics), Box::new(gate()));
     let gpus = (0..config.gpus)
         .map(|index| Arc::new(Gpu::new(index, Arc::clone(&collector), Arc::clone(&metrics))))
         .collect();
@@ -189,7 +194,14 @@ fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
     Ok(Core { started, config: config.clone(), gpus, gate: gate(), collector, shared: Arc::new(shared) })
 }
 
-fn settings(config: &Config, listen: SocketAddr) -> Settings {
+fn keys(identity: &Identity) -> Result<Option<Arc<Keys>>, KeysError> {
+    match identity {
+        Identity::Trusted => Ok(None),
+        Identity::Keys(path) => Keys::load(path).map(|keys| Some(Arc::new(keys))),
+    }
+}
+
+fn settings(config: &Config, keys: Option<Arc<Keys>>, listen: SocketAddr) -> Settings {
     let (http, limits, timeouts) = (&config.http, &config.http.limits, &config.http.timeouts);
     Settings {
         terms: http::Terms {
@@ -202,7 +214,7 @@ fn settings(config: &Config, listen: SocketAddr) -> Settings {
             },
             model: http.model.as_str().into(),
             default_tier: http.default_tier,
-            deadline: http.deadline,
+            keys,
         },
         timeouts: http::Timeouts {
             header: timeouts.header,
@@ -299,7 +311,7 @@ impl Core {
             up: in_service,
             since: health.since(),
             why: health.why().to_owned(),
-            batch_time_ms: in_service.then(|| batch_time.as_secs_f64() * 1e3),
+            batch_time_ms: in_service.then_some(batch_time.as_secs_f64() * 1e3),
             batches: gpu.batches(),
             running,
         }

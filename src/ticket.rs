@@ -60,9 +60,11 @@ pub enum Failure {
         /// When the caller may try again.
         retry_after: Duration,
     },
+    /// The last GPU went down while it waited: 503.
+    NoGpu,
     /// The batch function rejects this very input: 422 with the function's own words.
     Rejected(String),
-    /// The output is larger than the limit in bytes: 500, the function's fault.
+    /// The output is larger than this limit in bytes: 500, the function's fault.
     OutputTooLarge(usize),
     /// The server is going away: 503.
     Draining,
@@ -77,8 +79,6 @@ pub struct Timeline {
     pub hold_from: Time,
     /// Bound to a batch.
     pub bound: Time,
-    /// Staged in the GPU's buffer.
-    pub staged: Time,
     /// Its batch was launched.
     pub launched: Time,
     /// Its batch came back.

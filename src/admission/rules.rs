@@ -11,7 +11,8 @@ use crate::tier::Tier;
 pub struct Rules {
     /// The latency that admission aims to stay below.
     pub target_latency: Duration,
-    /// The deadline of requests that bring none of their own.
+    /// The deadline of requests that bring none of their own; where it goes with the measured batch time, what it
+    /// comes to with the batch time that the settings name.
     pub deadline: Duration,
     /// The longest time a batch waits although a GPU is free.
     pub hold_max: Duration,

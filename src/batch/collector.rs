@@ -30,12 +30,6 @@ use crate::ticket::{Failure, Ticket};
 use crate::tier::Tier;
 use crate::wake::Mailboxes;
 
-/// What those who wait are told when the last GPU goes down.
-const NO_GPU: Failure = Failure::Unavailable {
-    why: "no GPU is healthy",
-    retry_after: Duration::from_secs(1),
-};
-
 /// What a GPU thread gets when it asks for work.
 #[derive(Debug)]
 pub enum Work {
@@ -201,7 +195,7 @@ impl Collector {
         if self.is_closed() {
             self.fail_waiting(&Failure::Draining);
         } else if self.capacity.healthy() == 0 {
-            self.fail_waiting(&NO_GPU);
+            self.fail_waiting(&Failure::NoGpu);
         }
         self.doorbell.ring();
     }
@@ -247,7 +241,7 @@ impl Collector {
             return [0; Tier::COUNT];
         }
         if self.capacity.healthy() == 0 {
-            self.fail_waiting(&NO_GPU);
+            self.fail_waiting(&Failure::NoGpu);
             return [0; Tier::COUNT];
         }
         let (now, load) = (clock::now(), gate::load(&self.backlog, &self.capacity));

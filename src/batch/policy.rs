@@ -231,6 +231,8 @@ mod tests {
             });
             match look(waiting) {
                 Decision::Launch(_) => prop_assert!(matches!(look(waiting + 1), Decision::Launch(_))),
+                // Nobody waits: whoever comes first starts the clock, whether or not one is enough.
+                Decision::Hold { need } if waiting == 0 => prop_assert_eq!(need, 1),
                 Decision::Hold { need } => {
                     prop_assert!(need > waiting && need <= 100);
                     prop_assert!(matches!(look(need), Decision::Launch(_)));

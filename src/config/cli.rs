@@ -120,9 +120,10 @@ pub(super) struct ServerFlags {
     /// TOML file with the keys of --identity keys [default: none]
     #[arg(long, value_name = "FILE")]
     pub(super) keys: Option<PathBuf>,
-    /// Time for queue, batch and answer, in ms, unless the caller asks for less [default: 2000]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
-    pub(super) deadline_ms: Option<i64>,
+    /// Time for queue, batch and answer, in ms, unless the caller asks for less, or auto: max(2000, 4 x measured batch
+    /// time) [default: auto]
+    #[arg(long, value_name = "MS", value_parser = values::auto, allow_negative_numbers = true)]
+    pub(super) deadline_ms: Option<Auto>,
     /// Most tickets waiting in each tier [default: 65536]
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub(super) queue_bound: Option<i64>,

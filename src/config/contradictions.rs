@@ -48,7 +48,7 @@ fn queue_under_one_batch(raw: &RawConfig, config: &Config) -> Option<Refusal> {
 }
 
 fn hold_beyond_deadline(raw: &RawConfig, config: &Config) -> Option<Refusal> {
-    let (hold, deadline) = (config.batch.hold_max, config.http.deadline);
+    let (hold, deadline) = (config.batch.hold_max, config.deadline());
     if hold < deadline {
         return None;
     }
@@ -203,7 +203,7 @@ fn batch_timeout_too_short(config: &Config) -> Option<String> {
 }
 
 fn grace_too_short(config: &Config) -> Option<String> {
-    let (grace, deadline) = (config.drain.grace, config.http.deadline);
+    let (grace, deadline) = (config.drain.grace, config.deadline());
     (grace < deadline).then(|| {
         let (grace, deadline) = (span(grace), span(deadline));
         format!(

@@ -62,6 +62,7 @@ macro_rules! whole_numbers {
 
 whole_numbers! {
     GPUS = 4, 1 => 1_024;
+    // Its default is `auto`, which no number stands for: this one is the least that it comes to.
     DEADLINE_MS = 2_000, 1 => DEADLINE_MAX_MS;
     QUEUE_BOUND = 65_536, 1 => QUEUE_BOUND_MAX;
     // Its default is `auto`, which no number stands for: this one is what it comes to before the first batch.

@@ -37,6 +37,7 @@ use std::time::Duration;
 use log::LevelFilter;
 
 use crate::admission::Rules;
+use crate::gate::DefaultDeadline;
 use crate::gpu::faults::Fault;
 use crate::keys::Keys;
 use crate::tier::Tier;
@@ -137,7 +138,7 @@ pub struct HttpConfig {
     /// Tier of requests that name none.
     pub default_tier: Tier,
     /// Time for queue, batch and answer, unless the caller asks for less.
-    pub deadline: Duration,
+    pub deadline: DefaultDeadline,
 }
 
 /// Sizes that a request and its answer may have. Bytes, unless said otherwise.
@@ -225,6 +226,11 @@ impl Config {
     /// The memory mappings that the server may have at once.
     pub fn memory_maps_needed(&self) -> u64 {
         room::maps_needed(self.http.max_connections)
+    }
+
+    /// The default deadline, as far as the executor's settings say how long a batch takes.
+    pub fn deadline(&self) -> Duration {
+        self.http.deadline.with(self.executor.batch_time())
     }
 
     /// Requests per second that the GPUs can serve if a batch takes what the executor's settings say. None where they

@@ -92,7 +92,7 @@ pub struct RawConfig {
     pub(super) default_tier: Option<Given<Tier>>,
     pub(super) identity: Option<Given<IdentityKind>>,
     pub(super) keys_file: Option<Given<PathBuf>>,
-    pub(super) deadline_ms: Option<Given<i64>>,
+    pub(super) deadline_ms: Option<Given<Auto>>,
     pub(super) queue_bound: Option<Given<i64>>,
     pub(super) gpus: Option<Given<i64>>,
     pub(super) executor: Option<Given<ExecutorKind>>,

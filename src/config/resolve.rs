@@ -20,6 +20,7 @@ use super::{
     HttpTimeouts, Identity, Machine, Refusal, SimulatedConfig,
 };
 use crate::admission::Rules;
+use crate::gate::DefaultDeadline;
 use crate::gpu::faults::Fault;
 use crate::tier::Tier;
 
@@ -45,7 +46,7 @@ impl Config {
             admin: value_or(&raw.admin, defaults::ADMIN).0,
             canary: check.canary(&http.limits),
             identity: check.identity(),
-            admission: check.admission(&batch, &http),
+            admission: check.admission(&executor, &batch, &http),
             queue_bound: check.count(&raw.queue_bound, defaults::QUEUE_BOUND),
             drain: check.drain(),
             batch_timeout: check.batch_timeout(),
@@ -206,12 +207,17 @@ impl Check<'_> {
         Identity::Trusted
     }
 
-    fn admission(&mut self, batch: &BatchConfig, http: &HttpConfig) -> Rules {
+    fn admission(
+        &mut self,
+        executor: &ExecutorConfig,
+        batch: &BatchConfig,
+        http: &HttpConfig,
+    ) -> Rules {
         let raw = &self.raw.admission;
         let promised = |tier| value_or(raw.min_share.of(tier), defaults::MIN_SHARE);
         Rules {
             target_latency: self.millis(&raw.target_latency_ms, defaults::TARGET_LATENCY_MS),
-            deadline: http.deadline,
+            deadline: http.deadline.with(executor.batch_time()),
             hold_max: batch.hold_max,
             yellow: value_or(&raw.yellow_s, defaults::YELLOW_S),
             red: value_or(&raw.red_s, defaults::RED_S),
@@ -228,8 +234,14 @@ impl Check<'_> {
             max_connections: self.max_connections(room),
             model: self.model(),
             default_tier: value_or(&raw.default_tier, defaults::DEFAULT_TIER),
-            deadline: self.millis(&raw.deadline_ms, defaults::DEADLINE_MS),
+            deadline: self.deadline(),
         }
+    }
+
+    fn deadline(&mut self) -> DefaultDeadline {
+        let least = Duration::from_millis(defaults::DEADLINE_MS.default.into());
+        self.millis_or_auto(&self.raw.deadline_ms, defaults::DEADLINE_MS)
+            .map_or(DefaultDeadline::AtLeast(least), DefaultDeadline::Fixed)
     }
 
     fn limits(&mut self) -> HttpLimits {
@@ -304,17 +316,21 @@ impl Check<'_> {
     }
 
     fn batch_timeout(&mut self) -> Option<Duration> {
-        let given = &self.raw.batch_timeout_ms;
+        self.millis_or_auto(&self.raw.batch_timeout_ms, defaults::BATCH_TIMEOUT_MS)
+    }
+
+    /// None if it is left to the server.
+    fn millis_or_auto(&mut self, given: &Option<Given<Auto>>, setting: Whole) -> Option<Duration> {
         let Auto::Set(value) = value_or(given, Auto::Auto) else {
             return None;
         };
-        let Whole { min, max, .. } = defaults::BATCH_TIMEOUT_MS;
+        let Whole { key, min, max, .. } = setting;
         match u32::try_from(value) {
             Ok(value) if (min..=max).contains(&value) => Some(Duration::from_millis(value.into())),
             _ => {
                 let range = format!("from {min} to {}, or auto", grouped(max.into()));
                 let problem = format!("is {value}; it must be {range}");
-                self.refuse(keys::BATCH_TIMEOUT_MS, given, &problem);
+                self.refuse(key, given, &problem);
                 None
             }
         }

@@ -150,7 +150,8 @@ impl Gpu {
             why: "the GPU failed while it ran this request, twice",
             retry_after: Duration::from_secs(1),
         };
-        self.give_up(spent, &failure, Abandonment::RetryFailed);
+        let lost = self.give_up(spent, &failure);
+        (0..lost).for_each(|_| self.recorder().tickets().abandoned(Abandonment::RetryFailed));
     }
 
     /// Takes the GPU out of service for good and answers what it has in hand with 503: the server ends.
@@ -158,17 +159,15 @@ impl Gpu {
         let (held, _) = self.cell.fail("the server ends", clock::now(), true);
         self.collector.down(self.index);
         for held in held {
-            self.give_up(held.batch.tickets, &Failure::Draining, Abandonment::Drained);
+            self.give_up(held.batch.tickets, &Failure::Draining);
         }
     }
 
-    fn give_up(&self, tickets: Vec<Box<Ticket>>, failure: &Failure, reason: Abandonment) {
+    /// Answers `tickets` with `failure`, and returns how many of them were still to be answered.
+    fn give_up(&self, tickets: Vec<Box<Ticket>>, failure: &Failure) -> usize {
         let mut wakes = self.collector.mailboxes().gather();
-        for ticket in tickets {
-            if ticket.fail(failure.clone(), &mut wakes).is_some() {
-                self.recorder().tickets().abandoned(reason);
-            }
-        }
+        let failed = tickets.into_iter().filter_map(|ticket| ticket.fail(failure.clone(), &mut wakes));
+        failed.count()
     }
 }
 

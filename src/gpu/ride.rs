@@ -255,7 +255,7 @@ impl Driver {
             ticket.timeline.finished = finished;
             let won = match result {
                 Ok(output) if output.text.len() > self.settings.output_max => {
-                    ticket.fail(Failure::OutputTooLarge(output.text.len()), &mut wakes)
+                    ticket.fail(Failure::OutputTooLarge(self.settings.output_max), &mut wakes)
                 }
                 Ok(output) => ticket.answer(output, &mut wakes),
                 Err(message) => ticket.fail(Failure::Rejected(message), &mut wakes),

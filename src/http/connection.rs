@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Phase;
-use super::answer::{Inferred, Outcome, compose, rejection_of};
+use super::answer::{Inferred, Outcome, abandonment_of, compose, rejection_of};
 use super::assemble::Assembler;
 use super::core::CoreRef;
 use super::receive::Arrival;
@@ -136,8 +136,10 @@ impl Connection {
     /// Admits one input, waits for its output.
     fn infer(&mut self, call: &Call, input: Input, begun: Time, arrived: Time) -> Outcome {
         let text = Arc::clone(&input.text);
-        let deadline = arrived + call.timeout;
-        let admitted = unless_panicking(|| self.admit(call, input, arrived, deadline));
+        let longest = self.core.shared.door.deadline();
+        let timeout = call.timeout.map_or(longest, |asked| asked.min(longest));
+        let deadline = arrived + timeout;
+        let admitted = unless_panicking(|| self.admit(call, input, arrived, timeout));
         let slot = match admitted {
             Some(Ok(slot)) => slot,
             Some(Err(rejection)) => return Outcome::Refused(rejection),
@@ -159,9 +161,17 @@ impl Connection {
             Resolution::Answered(Reply {
                 result: Err(failure),
                 ..
-            }) => Outcome::Refused(rejection_of(failure, call)),
+            }) => {
+                if let Some(reason) = abandonment_of(&failure) {
+                    self.core.recorder().abandoned(reason);
+                }
+                Outcome::Refused(rejection_of(failure, call))
+            }
             Resolution::Expired => Outcome::Refused(Rejection::DeadlinePassed),
-            Resolution::Gone => Outcome::Gone,
+            Resolution::Gone => {
+                self.core.recorder().abandoned(Abandonment::Gone);
+                Outcome::Gone
+            }
         }
     }
 
@@ -171,18 +181,27 @@ impl Connection {
         call: &Call,
         input: Input,
         arrived: Time,
-        deadline: Time,
+        timeout: Duration,
     ) -> Result<Arc<TicketSlot>, Rejection> {
         let shared = &self.core.shared;
+        let recorder = self.core.recorder();
         if shared.phase() == Phase::Draining {
-            self.core
-                .recorder()
-                .shed(call.tier, metrics::ShedReason::Draining);
+            recorder.shed(call.tier, metrics::ShedReason::Draining);
             return Err(Rejection::draining());
+        }
+        if let Some(Err(retry_after)) = call.key.as_ref().map(|key| key.admit(arrived)) {
+            recorder.shed(call.tier, metrics::ShedReason::RateLimit);
+            let reason = ShedReason::RateLimit;
+            return Err(Rejection::Shed {
+                reason,
+                tier: call.tier,
+                retry_after,
+            });
         }
         shared
             .door
-            .judge(self.core.index, arrived, call.tier, call.timeout)?;
+            .judge(self.core.index, arrived, call.tier, timeout)?;
+        let deadline = arrived + timeout;
         let handler = Handler::new(Arc::clone(self.wire.blocker()), self.core.index);
         let slot = Arc::new(Slot::new(handler));
         let mut ticket = Ticket::new(input, call.tier, arrived, deadline, Arc::clone(&slot));
@@ -259,8 +278,7 @@ impl Connection {
         }
         self.quiet_since = clock::now();
         if let Outcome::Inferred(inferred) = &outcome {
-            core.recorder()
-                .stage(Stage::Demux, now.since(inferred.timeline.finished));
+            inferred.record(core.recorder(), call.tier, now);
             core.recorder()
                 .stage(Stage::Write, self.quiet_since.since(now));
         }

@@ -54,6 +54,7 @@ pub use self::core::{DataPlane, mailboxes};
 pub use self::inference::count_tokens;
 use self::reject::Rejection;
 use crate::clock::Time;
+use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::queue::Intake;
 use crate::tier::Tier;
@@ -131,7 +132,7 @@ impl Default for Timeouts {
 }
 
 /// What a request is judged by before anybody is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Terms {
     /// How much of it is read.
     pub limits: Limits,
@@ -139,8 +140,9 @@ pub struct Terms {
     pub model: Box<str>,
     /// The tier of a request that names none.
     pub default_tier: Tier,
-    /// How long a request may take; its own headers can only lower it.
-    pub deadline: Duration,
+    /// The keys of callers, one of which every request then needs, and which says its tier. Without keys the tier is
+    /// what `X-Tier` says.
+    pub keys: Option<Arc<Keys>>,
 }
 
 impl Default for Terms {
@@ -149,7 +151,7 @@ impl Default for Terms {
             limits: Limits::default(),
             model: "llm-v1".into(),
             default_tier: Tier::Free,
-            deadline: Duration::from_secs(2),
+            keys: None,
         }
     }
 }
@@ -171,6 +173,9 @@ pub trait Door: Send + Sync {
 
     /// A request that was let in finds its tier's queue full. Records that, and says when to come back.
     fn queue_full(&self, core: usize, now: Time, tier: Tier) -> Duration;
+
+    /// How long a request may take that does not ask for less.
+    fn deadline(&self) -> Duration;
 
     /// Whether at least one GPU is healthy.
     fn is_ready(&self) -> bool;
@@ -206,7 +211,7 @@ pub struct Shared {
 }
 
 /// What an operator can set about the data plane.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// See [`Terms`].
     pub terms: Terms,

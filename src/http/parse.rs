@@ -56,6 +56,8 @@ pub struct Head<'b> {
     pub request_id: Option<&'b str>,
     /// What `X-Tier` says.
     pub tier: Option<Tier>,
+    /// Why what it says makes no sense; of no interest where the tier comes with the key.
+    pub tier_fault: Option<Rejection>,
     /// The media type of the body.
     pub content_type: ContentType,
     /// The key of `Authorization: Bearer`.
@@ -139,6 +141,7 @@ fn parse_into<'b>(
         expects_continue: fields.expects_continue && minor_version == 1,
         request_id: fields.request_id,
         tier: fields.tier,
+        tier_fault: fields.tier_fault,
         content_type: fields.content_type,
         bearer: fields.bearer,
         timeout: fields.timeout.filter(|&timeout| timeout != Duration::MAX),
@@ -246,6 +249,7 @@ struct Fields<'b> {
     expects_continue: bool,
     request_id: Option<&'b str>,
     tier: Option<Tier>,
+    tier_fault: Option<Rejection>,
     content_type: ContentType,
     bearer: Option<&'b str>,
     timeout: Option<Duration>,
@@ -289,7 +293,10 @@ impl<'b> Fields<'b> {
     /// A second `X-Tier` is refused: a gateway that adds its own must not be outvoted by the caller's.
     fn take_tier(&mut self, value: &[u8]) {
         if self.tier.is_some() {
-            return self.complain("X-Tier", "stands there twice");
+            let (name, problem) = ("X-Tier", "stands there twice");
+            self.tier_fault
+                .get_or_insert(Rejection::Header { name, problem });
+            return;
         }
         match std::str::from_utf8(value)
             .ok()
@@ -297,7 +304,7 @@ impl<'b> Fields<'b> {
         {
             Some(tier) => self.tier = Some(tier),
             None => {
-                self.fault.get_or_insert_with(|| unknown_tier(value));
+                self.tier_fault.get_or_insert_with(|| unknown_tier(value));
             }
         }
     }

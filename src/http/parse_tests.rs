@@ -186,7 +186,6 @@ fn senseless_headers_are_faults_that_leave_the_connection_alone() {
             "x-envoy-expected-rq-timeout-ms: x\r\n",
             "x-envoy-expected-rq-timeout-ms",
         ),
-        ("X-Tier: free\r\nX-Tier: free\r\n", "X-Tier"),
     ] {
         let text = post(lines);
         let fault = head(&text).fault.expect("a fault");
@@ -202,9 +201,22 @@ fn tiers_are_named_in_any_case() {
         Some(Tier::Enterprise)
     );
     assert_eq!(head(&post("")).tier, None);
-    let text = post("X-Tier: platinum\r\n");
-    let fault = head(&text).fault;
-    assert_eq!(fault, Some(Rejection::UnknownTier("platinum".into())));
+}
+
+#[test]
+fn a_senseless_tier_is_a_fault_apart_that_the_first_mistake_names() {
+    let faults = |lines: &str| {
+        let text = post(lines);
+        let head = head(&text);
+        (head.fault, head.tier_fault)
+    };
+    let unknown = Some(Rejection::UnknownTier("platinum".into()));
+    assert_eq!(faults("X-Tier: platinum\r\n"), (None, unknown));
+    let (fault, twice) = faults("X-Tier: free\r\nX-Tier: free\r\n");
+    assert_eq!(fault, None);
+    let twice = twice.expect("a fault");
+    assert!(twice.to_string().contains("X-Tier"), "{twice}");
+    assert_eq!((twice.status(), twice.closes()), (400, false));
 }
 
 #[test]

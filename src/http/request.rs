@@ -12,6 +12,7 @@ use super::parse::Head;
 use super::reject::Rejection;
 use super::routes::Route;
 use super::values::ContentType;
+use crate::keys::Key;
 use crate::ticket::Input;
 use crate::tier::Tier;
 
@@ -22,8 +23,10 @@ pub struct Call {
     pub request_id: Box<str>,
     /// Its tier.
     pub tier: Tier,
-    /// How long the caller waits for an answer.
-    pub timeout: Duration,
+    /// The key it was sent with, where callers need one.
+    pub key: Option<Arc<Key>>,
+    /// How long the caller waits for an answer, if it says so.
+    pub timeout: Option<Duration>,
     /// Whether the connection may survive the answer, as far as the caller is concerned.
     pub keep_alive: bool,
     /// Whether an HTTP/1.0 caller has to be told that it does.
@@ -56,16 +59,19 @@ impl Call {
     /// Reads a head. `fresh_id` makes an id for callers that do not send one.
     #[inline(never)]
     pub fn new(head: &Head<'_>, terms: &Terms, fresh_id: impl FnOnce() -> Box<str>) -> Call {
+        let (route, tier, key) = match route(head).and_then(|route| identify(route, head, terms)) {
+            Ok((route, tier, key)) => (Ok(route), tier, key),
+            Err(rejection) => (Err(rejection), terms.default_tier, None),
+        };
         Call {
             request_id: head.request_id.map_or_else(fresh_id, Into::into),
-            tier: head.tier.unwrap_or(terms.default_tier),
-            timeout: head
-                .timeout
-                .map_or(terms.deadline, |timeout| timeout.min(terms.deadline)),
+            tier,
+            key,
+            timeout: head.timeout,
             keep_alive: head.keep_alive,
             says_keep_alive: head.minor_version == 0,
             head_only: head.method == "HEAD",
-            route: route(head),
+            route,
         }
     }
 
@@ -74,7 +80,8 @@ impl Call {
         Call {
             request_id,
             tier: terms.default_tier,
-            timeout: terms.deadline,
+            key: None,
+            timeout: None,
             keep_alive: false,
             says_keep_alive: false,
             head_only: false,
@@ -109,6 +116,28 @@ fn route(head: &Head<'_>) -> Result<Route, Rejection> {
         return Err(Rejection::NotJson);
     }
     Ok(route)
+}
+
+/// Who sent it: by its key where keys are required, else by what `X-Tier` says. The other routes are open to all.
+fn identify(
+    route: Route,
+    head: &Head<'_>,
+    terms: &Terms,
+) -> Result<(Route, Tier, Option<Arc<Key>>), Rejection> {
+    if route != Route::Inference {
+        return Ok((route, terms.default_tier, None));
+    }
+    let Some(keys) = &terms.keys else {
+        return match &head.tier_fault {
+            Some(fault) => Err(fault.clone()),
+            None => Ok((route, head.tier.unwrap_or(terms.default_tier), None)),
+        };
+    };
+    let key = head
+        .bearer
+        .and_then(|bearer| keys.lookup(bearer))
+        .ok_or(Rejection::Unauthorized)?;
+    Ok((route, key.tier(), Some(Arc::clone(key))))
 }
 
 #[inline(never)]
@@ -158,15 +187,10 @@ mod tests {
             (&*plain.request_id, plain.tier),
             ("fresh", terms.default_tier)
         );
-        assert_eq!(plain.timeout, terms.deadline);
+        assert_eq!(plain.timeout, None);
         let all = post("X-Request-Id: r\r\nX-Tier: paid\r\nX-Request-Timeout-Ms: 5\r\n");
         assert_eq!((&*all.request_id, all.tier), ("r", Tier::Paid));
-        assert_eq!(all.timeout, Duration::from_millis(5));
-        let patient = post("X-Request-Timeout-Ms: 999999\r\n");
-        assert_eq!(
-            patient.timeout, terms.deadline,
-            "the default is only ever lowered"
-        );
+        assert_eq!(all.timeout, Some(Duration::from_millis(5)));
         assert_eq!(&*post("X-Request-Id: no spaces\r\n").request_id, "fresh");
     }
 

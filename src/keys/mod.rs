@@ -29,6 +29,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -112,7 +113,7 @@ const BURST_MAX: u32 = 1_000_000;
 /// The keys that are known.
 #[derive(Debug)]
 pub struct Keys {
-    by_digest: HashMap<Digest, Key>,
+    by_digest: HashMap<Digest, Arc<Key>>,
 }
 
 impl Keys {
@@ -149,7 +150,7 @@ impl Keys {
             let span = raw.sha256.span();
             let (digest, key) = raw.check().map_err(|(span, problem)| at(span, problem))?;
             match by_digest.entry(digest) {
-                Entry::Vacant(entry) => entry.insert(key),
+                Entry::Vacant(entry) => entry.insert(Arc::new(key)),
                 Entry::Occupied(entry) => {
                     let first: &Key = entry.get();
                     return Err(at(span, LineError::Duplicate(first.name.clone())));
@@ -163,7 +164,7 @@ impl Keys {
     }
 
     /// The key that `bearer` is, if it is known: what stands after `Bearer ` in the `Authorization` header.
-    pub fn lookup(&self, bearer: &str) -> Option<&Key> {
+    pub fn lookup(&self, bearer: &str) -> Option<&Arc<Key>> {
         self.by_digest.get(&Digest::of(bearer))
     }
 

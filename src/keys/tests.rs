@@ -37,7 +37,10 @@ fn a_key_is_found_by_itself_and_by_nothing_else() {
     assert_eq!(keys.count(), 2);
     let acme = keys.lookup("acme").unwrap();
     assert_eq!((acme.name(), acme.tier()), ("acme", Tier::Paid));
-    assert_eq!(keys.lookup("globex").map(Key::tier), Some(Tier::Enterprise));
+    assert_eq!(
+        keys.lookup("globex").map(|key| key.tier()),
+        Some(Tier::Enterprise)
+    );
     for other in [
         "",
         "acm",
@@ -61,7 +64,7 @@ fn the_example_in_the_documentation_is_a_key_file() {
         .map(|line| line.trim_start_matches("//! ").to_owned() + "\n")
         .collect();
     let keys = Keys::parse(&text).unwrap();
-    assert_eq!(keys.lookup("secret").map(Key::name), Some("acme"));
+    assert_eq!(keys.lookup("secret").map(|key| key.name()), Some("acme"));
 }
 
 #[test]

@@ -89,6 +89,8 @@ label_values! {
         Expired = "expired",
         /// The deadline passed while its batch ran (504).
         ExpiredRunning = "expired_running",
+        /// The last healthy GPU went down while the ticket waited (503).
+        NoGpu = "no_gpu",
         /// The second attempt failed too (503).
         RetryFailed = "retry_failed",
         /// The search for bad inputs was over its budget or had no time left (503).

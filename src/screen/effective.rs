@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::config::keys::{self, Key};
 use crate::config::units::{bytes, grouped, span};
 use crate::config::{Config, ExecutorConfig, Identity, cores};
+use crate::gate::DefaultDeadline;
 use crate::gpu::faults::Fault;
 use crate::tier::Tier;
 
@@ -95,7 +96,7 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
         (keys::DEFAULT_TIER, quoted(http.default_tier.name())),
         (keys::IDENTITY, quoted(config.identity.name())),
         (keys::KEYS_FILE, quoted(&keys_file(&config.identity))),
-        (keys::DEADLINE_MS, millis(http.deadline)),
+        (keys::DEADLINE_MS, deadline(http.deadline)),
         (keys::QUEUE_BOUND, config.queue_bound.to_string()),
         (keys::GPUS, config.gpus.to_string()),
         (keys::EXECUTOR, quoted(config.executor.name())),
@@ -159,6 +160,13 @@ fn list(faults: &[Fault]) -> String {
         .map(|fault| quoted(&fault.to_string()))
         .collect();
     format!("[{}]", lines.join(", "))
+}
+
+fn deadline(deadline: DefaultDeadline) -> String {
+    match deadline {
+        DefaultDeadline::Fixed(deadline) => millis(deadline),
+        DefaultDeadline::AtLeast(_) => quoted("auto"),
+    }
 }
 
 fn millis(time: Duration) -> String {

@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::admission::Rules;
 use crate::config::units::{bytes, grouped, span};
 use crate::config::{BatchConfig, Config, ExecutorConfig, Identity, SimulatedConfig, cores};
+use crate::gate::DefaultDeadline;
 use crate::tier::Tier;
 
 pub use effective::effective;
@@ -48,13 +49,7 @@ fn facts(config: &Config) -> Vec<(&'static str, String)> {
         ("GPUs", config.gpus.to_string()),
         ("batches", batches(&config.batch)),
         ("capacity", capacity(config)),
-        (
-            "deadline",
-            format!(
-                "{}, less where the caller asks for less",
-                span(http.deadline)
-            ),
-        ),
+        ("deadline", deadline(http.deadline)),
         ("admission", admission(&config.admission)),
         (
             "queues",
@@ -117,6 +112,18 @@ fn executor(executor: &ExecutorConfig) -> String {
         text.push_str(&format!(", {} to start", span(*cold_start)));
     }
     text
+}
+
+fn deadline(deadline: DefaultDeadline) -> String {
+    match deadline {
+        DefaultDeadline::Fixed(deadline) => {
+            format!("{}, less where the caller asks for less", span(deadline))
+        }
+        DefaultDeadline::AtLeast(least) => format!(
+            "{} or four batches, whichever is longer; less where the caller asks for less",
+            span(least)
+        ),
+    }
 }
 
 fn batches(batch: &BatchConfig) -> String {

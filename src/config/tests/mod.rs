@@ -226,7 +226,7 @@ fn expected_of_line() -> Config {
             max_connections: 22,
             model: "flag".to_owned(),
             default_tier: Tier::Enterprise,
-            deadline: ms(2_222),
+            deadline: DefaultDeadline::Fixed(ms(2_222)),
         },
         drain: DrainConfig {
             delay: ms(22),
@@ -406,6 +406,39 @@ fn what_is_probably_not_meant_is_warned_of() {
             Vec::<String>::new(),
             "{legal:?}"
         );
+    }
+}
+
+#[test]
+fn a_deadline_left_to_the_server_goes_with_the_batch_time() {
+    let deadline = |arguments: &[&str]| {
+        let config = resolve("", arguments).expect("sound");
+        assert_eq!(config.admission.deadline, config.deadline());
+        let complaints = config.warnings.iter();
+        let complaints = complaints.filter(|warning| warning.contains("set the deadline"));
+        (config.deadline().as_millis(), complaints.count())
+    };
+    assert_eq!(deadline(&["--sim-latency-ms", "0"]), (2_000, 0));
+    assert_eq!(deadline(&["--sim-latency-ms", "500"]), (2_000, 0));
+    assert_eq!(deadline(&["--sim-latency-ms", "501"]), (2_004, 0));
+    assert_eq!(deadline(&["--sim-latency-ms", "600000"]), (2_400_000, 0));
+    let long = ["--sim-latency-ms", "2000", "--deadline-ms"];
+    assert_eq!(deadline(&[&long[..], &["auto"]].concat()), (8_000, 0));
+    assert_eq!(deadline(&[&long[..], &["4000"]].concat()), (4_000, 1));
+    let held = ["--sim-latency-ms", "2000", "--hold-max-ms"];
+    assert!(resolve("", &[&held[..], &["7999"]].concat()).is_ok());
+    assert!(resolve("", &[&held[..], &["8000"]].concat()).is_err());
+    let cut_off = ["--sim-latency-ms", "2000", "--drain-grace-ms", "7999"];
+    let warnings = resolve("", &cut_off).expect("legal").warnings;
+    let shorter = "drain.grace_ms (7,999 ms) is shorter than the deadline (8 s)";
+    assert!(
+        warnings.iter().any(|warning| warning.starts_with(shorter)),
+        "{warnings:?}"
+    );
+    for auto in ["", "deadline_ms = 'auto'"] {
+        let config = resolve(auto, &[]).expect("sound");
+        let two_seconds = Duration::from_secs(2);
+        assert_eq!(config.http.deadline, DefaultDeadline::AtLeast(two_seconds));
     }
 }
 

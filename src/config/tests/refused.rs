@@ -23,7 +23,7 @@ const OUT_OF_RANGE: &[(&str, &str)] = &[
     ),
     (
         "deadline_ms = 600001",
-        "f.toml:1: deadline_ms is 600001; it must be from 1 to 600,000 (default: 2,000)",
+        "f.toml:1: deadline_ms is 600001; it must be from 1 to 600,000, or auto",
     ),
     (
         "queue_bound = 0",
