@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::support::tools::{self, Listening};
 use crate::support::{Client, Server, heavy, in_parallel, light, post, timed, unique, wait_for};
 
 /// Every batch after the canary hangs, and nothing gives up on it: requests stay under way.
@@ -263,4 +264,32 @@ fn a_second_signal_exits_at_once() {
         let status = server.wait_exit();
         assert_eq!(status.code(), Some(128 + Signal::TERM.as_raw()), "{phase}");
     }
+}
+
+#[test]
+fn a_signal_need_not_wait_for_the_gpus_to_warm_up() {
+    let _machine = light();
+    // There is no start-up screen yet that would tell the address.
+    let listen = tools::free_address();
+    let text = listen.to_string();
+    let flags = [
+        "--listen",
+        &text,
+        "--admin",
+        "off",
+        "--sim-cold-start-ms",
+        "600000",
+    ];
+    let mut server = Listening::start(env!("CARGO_BIN_EXE_funicular"), &flags, listen);
+    assert_eq!(Client::connect(listen).get("/v2/health/live").status, 200);
+    Client::connect(listen)
+        .get("/v2/health/ready")
+        .expect_problem(503);
+    let problem = Client::connect(listen)
+        .infer("too early")
+        .expect_problem(503);
+    assert_eq!(problem["reason"], "no_gpu");
+    let (elapsed, status) = timed(|| server.terminate());
+    assert!(status.success(), "{status}");
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
 }

@@ -162,8 +162,8 @@ impl Server {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
-        kill_process(pid.expect("a pid"), signal).expect("it can be signalled");
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("it can be signalled");
     }
 
     /// SIGTERM.

@@ -2,9 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
-use super::{Client, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Client, wait_for, wait_some};
 
 /// Whether `program` can be run; if not, says that the test is skipped.
 pub fn is_there(program: &str) -> bool {
@@ -76,6 +78,15 @@ impl Listening {
         let stderr = listening.0.stderr.take().expect("piped");
         std::thread::spawn(move || BufReader::new(stderr).lines().for_each(drop));
         listening
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let pid = Pid::from_child(&self.0);
+        kill_process(pid, Signal::TERM).expect("it can be signalled");
+        wait_some("the program to end", || {
+            self.0.try_wait().expect("it is a child of this process")
+        })
     }
 }
 
