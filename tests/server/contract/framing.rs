@@ -280,3 +280,20 @@ fn half_a_request_leaves_nothing_behind() {
     });
     server.infer("alive").expect_output("alive");
 }
+
+/// A caller that ends its side counts as gone, unless its batch has left by then.
+#[test]
+fn a_half_closed_connection_gets_its_whole_answer_or_none() {
+    let server = quick();
+    for _ in 0..50 {
+        let mut client = server.connect();
+        client.send(post("", "half closed")).half_close();
+        if let Some(response) = client.try_response().expect("no half answer") {
+            response.expect_output("half closed");
+            client.expect_close();
+        }
+    }
+    wait_for("the connections to be gone", || {
+        server.metric("funicular_connections", &[]) == 0.0
+    });
+}

@@ -1,7 +1,7 @@
 //! Limits of what is read, of connections and of queues.
 
 use crate::support::client::post_body;
-use crate::support::{Client, Server, in_parallel, unique, wait_for, wait_some};
+use crate::support::{Client, Server, in_parallel, light, post, unique, wait_for, wait_some};
 
 #[test]
 fn bodies_and_inputs_have_limits() {
@@ -104,10 +104,7 @@ fn connections_beyond_the_cap_are_told_so() {
     }
     served.pop();
     wait_for("the place to be free", || {
-        let asked = server
-            .connect()
-            .send(crate::support::post("", "y"))
-            .try_response();
+        let asked = server.connect().send(post("", "y")).try_response();
         matches!(asked, Ok(Some(response)) if response.status == 200)
     });
     let metrics = server.fresh_metrics();
@@ -183,4 +180,55 @@ fn a_rejected_body_costs_nothing_of_the_gpus() {
             .value("funicular_slots_filled_total", &[]),
         0.0
     );
+}
+
+#[test]
+fn a_full_queue_turns_everybody_else_away_at_once() {
+    let _machine = light();
+    // Nothing ever leaves, and no zone or forecast says no before the queue does.
+    let server = Server::start(&[
+        "--gpus",
+        "1",
+        "--batch-max",
+        "10",
+        "--queue-bound",
+        "20",
+        "--sim-latency-ms",
+        "1",
+        "--sim-fault",
+        "kind=hang,batch=2,every=1,times=0",
+        "--batch-timeout-ms",
+        "600000",
+        "--deadline-ms",
+        "600000",
+        "--target-latency-ms",
+        "600000",
+    ]);
+    let mut waiting = Vec::new();
+    let refusal = wait_some("the queue to be full", || {
+        let mut client = server.connect();
+        let (headers, input) = ("X-Tier: enterprise\r\n", unique("full"));
+        client.send(post(headers, &input));
+        wait_for("it to be taken in or refused", || {
+            let depth = server.metric("funicular_queue_depth", &[("tier", "enterprise")]);
+            client.has_news() || depth + 10.0 >= waiting.len() as f64 + 1.0
+        });
+        if client.has_news() {
+            return Some(client.response());
+        }
+        waiting.push(client);
+        None
+    });
+    let problem = refusal.expect_problem(429);
+    assert_eq!(problem["reason"], "queue_full", "{problem}");
+    assert_eq!(problem["tier"], "enterprise");
+    // What fits: a batch under way, perhaps one bound ahead, and the bound of the queue.
+    assert!((20..=60).contains(&waiting.len()), "{} wait", waiting.len());
+    // Each tier has its own queue.
+    let mut paid = server.connect();
+    paid.send(post("X-Tier: paid\r\n", "next door"));
+    wait_for("it to be taken in", || {
+        server.metric("funicular_queue_depth", &[("tier", "paid")]) == 1.0
+    });
+    assert!(!paid.has_news());
 }
