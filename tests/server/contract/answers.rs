@@ -1,10 +1,9 @@
 //! What a well-formed request is answered with.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use crate::support::tools;
-use crate::support::{Client, Server, in_parallel, light, output_of, timed, unique};
+use crate::support::{Client, Server, in_parallel, light, output_of, unique};
 
 #[test]
 fn the_curl_line_of_the_screen_works_when_pasted_and_takes_one_batch() {
@@ -18,19 +17,21 @@ fn the_curl_line_of_the_screen_works_when_pasted_and_takes_one_batch() {
         .lines()
         .find(|line| line.starts_with("  curl "))
         .expect("on the screen");
-    let (elapsed, answer) = timed(|| tools::output("sh", &["-c", line]));
-    let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
-    assert_eq!(answer["output"], "HELLO, FUNICULAR!");
-    // One batch takes 100 ms; two, or a hold on top, would show.
-    let latency_ms = answer["metadata"]["latency_ms"].as_f64().expect("a number");
-    assert!((99.0..180.0).contains(&latency_ms), "{answer}");
-    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+    // The fastest of a few, because other tests run beside this one.
+    let tries = 5;
+    let latencies = (0..tries).map(|_| {
+        let answer = tools::output("sh", &["-c", line]);
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+        assert_eq!(answer["output"], "HELLO, FUNICULAR!");
+        answer["metadata"]["latency_ms"].as_f64().expect("a number")
+    });
+    let fastest = latencies.fold(f64::MAX, f64::min);
+    // One batch of 100 ms; two of them, or a hold of 40 ms before it, would show.
+    assert!((99.0..135.0).contains(&fastest), "{fastest}");
     let metrics = server.fresh_metrics();
-    assert_eq!(metrics.value("funicular_slots_filled_total", &[]), 1.0);
-    assert_eq!(
-        metrics.value("funicular_requests_total", &[("code", "200")]),
-        1.0
-    );
+    let filled = metrics.value("funicular_slots_filled_total", &[]);
+    let answered = metrics.value("funicular_requests_total", &[("code", "200")]);
+    assert_eq!((filled, answered), (f64::from(tries), f64::from(tries)));
 }
 
 #[test]

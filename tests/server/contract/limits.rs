@@ -1,7 +1,11 @@
 //! Limits of what is read, of connections and of queues.
 
+use std::time::Duration;
+
 use crate::support::client::post_body;
-use crate::support::{Client, Server, in_parallel, light, post, unique, wait_for, wait_some};
+use crate::support::{
+    Client, Server, in_parallel, light, post, timed, unique, wait_for, wait_some,
+};
 
 #[test]
 fn bodies_and_inputs_have_limits() {
@@ -127,14 +131,14 @@ fn what_can_not_be_answered_in_time_is_shed_with_a_time_to_come_back() {
                 assert!(problem["reason"].is_string(), "{problem}");
                 let retry_after = response.header("Retry-After").expect("a time");
                 assert!(retry_after.parse::<u64>().expect("whole seconds") >= 1);
-                assert!(problem["retry_after_ms"].as_u64().expect("a number") >= 1);
+                assert!(problem["retry_after_ms"].is_u64(), "{problem}");
                 assert!(!response.closes(), "shedding is no reason to close");
             }
         }
         response.status
     });
     let served = statuses.iter().filter(|&&status| status == 200).count();
-    assert!(served >= 1 && served < 24, "{statuses:?}");
+    assert!((1..24).contains(&served), "{statuses:?}");
     let metrics = server.fresh_metrics();
     let shed = metrics.value("funicular_shed_total", &[("tier", "free")]);
     assert_eq!(shed, (24 - served) as f64);
@@ -147,24 +151,35 @@ fn what_can_not_be_answered_in_time_is_shed_with_a_time_to_come_back() {
 
 #[test]
 fn a_deadline_that_can_not_be_met_is_refused_at_once() {
-    let server = Server::start(&["--sim-latency-ms", "300"]);
-    let (elapsed, response) = crate::support::timed(|| {
-        server
-            .connect()
-            .infer_with("X-Request-Timeout-Ms: 100\r\n", "x")
+    let _machine = light();
+    let server = Server::start(&["--sim-latency-ms", "1000"]);
+    let (elapsed, response) = timed(|| {
+        let mut client = server.connect();
+        client.infer_with("X-Request-Timeout-Ms: 900\r\n", "x")
     });
     let problem = response.expect_problem(429);
     assert_eq!(problem["reason"], "infeasible");
+    // Neither when its batch would be back, nor when its deadline has passed.
+    assert!(elapsed < Duration::from_millis(900), "{elapsed:?}");
+    let metrics = server.fresh_metrics();
+    assert_eq!(metrics.value("funicular_slots_filled_total", &[]), 0.0);
+}
+
+#[test]
+fn an_output_beyond_its_limit_is_an_error_and_not_cut() {
+    let server = Server::start(&["--sim-latency-ms", "1", "--output-max-bytes", "100"]);
+    let mut client = server.connect();
+    let fits = "x".repeat(100);
+    client.infer(&fits).expect_output(&fits);
+    let problem = client.infer(&"x".repeat(101)).expect_problem(500);
     assert!(
-        elapsed < std::time::Duration::from_millis(250),
-        "{elapsed:?}"
+        problem["detail"]
+            .as_str()
+            .expect("text")
+            .contains("100 bytes"),
+        "{problem}"
     );
-    assert_eq!(
-        server
-            .fresh_metrics()
-            .value("funicular_slots_filled_total", &[]),
-        0.0
-    );
+    client.infer(&fits).expect_output(&fits);
 }
 
 #[test]
