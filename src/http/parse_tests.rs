@@ -204,7 +204,7 @@ fn tiers_are_named_in_any_case() {
 }
 
 #[test]
-fn a_senseless_tier_is_a_fault_apart_that_the_first_mistake_names() {
+fn a_senseless_tier_is_a_fault_apart() {
     let faults = |lines: &str| {
         let text = post(lines);
         let head = head(&text);
