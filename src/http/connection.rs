@@ -21,7 +21,7 @@ use super::respond::Persistence;
 use super::routes::Route;
 use super::wire::Wire;
 use crate::clock::{self, Time};
-use crate::metrics::{self, Abandonment, Stage};
+use crate::metrics::{Abandonment, Stage};
 use crate::peer::Peer;
 use crate::slot::{Resolution, Slot, State, Waiter};
 use crate::ticket::{Input, Reply, Ticket, TicketSlot};
@@ -186,11 +186,11 @@ impl Connection {
         let shared = &self.core.shared;
         let recorder = self.core.recorder();
         if shared.phase() == Phase::Draining {
-            recorder.shed(call.tier, metrics::ShedReason::Draining);
+            recorder.shed(call.tier, ShedReason::Draining);
             return Err(Rejection::draining());
         }
         if let Some(Err(retry_after)) = call.key.as_ref().map(|key| key.admit(arrived)) {
-            recorder.shed(call.tier, metrics::ShedReason::RateLimit);
+            recorder.shed(call.tier, ShedReason::RateLimit);
             let reason = ShedReason::RateLimit;
             return Err(Rejection::Shed {
                 reason,
@@ -227,6 +227,7 @@ impl Connection {
         now: Time,
         deadline: Time,
     ) -> Resolution<Reply> {
+        let mut noticed_here = false;
         if slot.state().is_live() {
             self.steps_in_a_row = 0;
             self.wire.enter_slot(&self.core.timers, now, deadline);
@@ -234,7 +235,7 @@ impl Connection {
                 slot.waiter().park();
                 let now = clock::now();
                 if now >= deadline {
-                    self.expire(slot, tier);
+                    noticed_here = self.expire(slot, tier);
                 } else if slot.state().is_live() {
                     // Woken by news for everybody, or by a token left from an earlier request.
                     self.wire.enter_slot(&self.core.timers, now, deadline);
@@ -242,17 +243,25 @@ impl Connection {
             }
             self.wire.leave_slot();
         }
-        slot.wait()
+        let resolution = slot.wait();
+        if matches!(resolution, Resolution::Expired) && !noticed_here {
+            // By a GPU thread, when it came to claim or to launch the ticket.
+            self.core.recorder().abandoned(Abandonment::Expired);
+        }
+        resolution
     }
 
-    fn expire(&self, slot: &TicketSlot, tier: Tier) {
-        if let Some(from) = slot.expire() {
-            self.core.shared.intake.backlog().left(from, tier);
-            self.core.recorder().abandoned(match from {
-                State::Bound => Abandonment::ExpiredRunning,
-                _ => Abandonment::Expired,
-            });
-        }
+    /// Whether this is what resolved the slot.
+    fn expire(&self, slot: &TicketSlot, tier: Tier) -> bool {
+        let Some(from) = slot.expire() else {
+            return false;
+        };
+        self.core.shared.intake.backlog().left(from, tier);
+        self.core.recorder().abandoned(match from {
+            State::Bound => Abandonment::ExpiredRunning,
+            _ => Abandonment::Expired,
+        });
+        true
     }
 
     /// Writes the answer in one piece and says how the connection goes on.
