@@ -24,7 +24,7 @@ use crate::metrics::{GpuSnapshot, Metrics, QueueSnapshot, Snapshot};
 use crate::port::Reservation;
 use crate::queue::{Doorbell, Lane, handover};
 use crate::screen;
-use crate::ticket::Input;
+use crate::ticket::{Failure, Input};
 use crate::tier::Tier;
 
 /// The start-up screen waits so long for the first GPU, so that its curl line works when pasted.
@@ -63,7 +63,6 @@ pub enum StartError {
     },
 }
 
-
 /// A running server.
 pub struct Server {
     core: Arc<Core>,
@@ -89,17 +88,33 @@ impl Server {
     /// # Errors
     /// See [`StartError`].
     pub fn start(config: &Config) -> Result<Server, StartError> {
-        let bound = |addr| Reservation::new(addr).map_err(|source| StartError::Listen { addr, source });
+        let bound =
+            |addr| Reservation::new(addr).map_err(|source| StartError::Listen { addr, source });
         let listen = bound(config.listen)?;
         let admin = config.admin.map(bound).transpose()?;
         let script = Arc::new(Script::new(config.gpus, scripted(&config.executor)));
         let core = Arc::new(assemble(config, listen.addr())?);
         let mailboxes = Arc::clone(core.collector.mailboxes());
         start_threads(&core, &script)?;
-        let data = DataPlane::start(Arc::clone(&core.shared), mailboxes, listen.addr(), &config.cores)
-            .map_err(|source| StartError::Listen { addr: listen.addr(), source })?;
-        let admin = admin.map(|port| start_admin(port, &core, listen.addr(), &script)).transpose()?;
-        Ok(Server { core, data, admin, listen })
+        let data = DataPlane::start(
+            Arc::clone(&core.shared),
+            mailboxes,
+            listen.addr(),
+            &config.cores,
+        )
+        .map_err(|source| StartError::Listen {
+            addr: listen.addr(),
+            source,
+        })?;
+        let admin = admin
+            .map(|port| start_admin(port, &core, listen.addr(), &script))
+            .transpose()?;
+        Ok(Server {
+            core,
+            data,
+            admin,
+            listen,
+        })
     }
 
     /// Where callers connect.
@@ -126,7 +141,10 @@ impl Server {
     /// answers the rest with 503 when the grace period is over.
     pub fn drain(&self) {
         let drain = self.core.config.drain;
-        log::info!("leaving: readiness says no, serving for another {} ms", drain.delay.as_millis());
+        log::info!(
+            "leaving: readiness says no, serving for another {} ms",
+            drain.delay.as_millis()
+        );
         self.data.enter(Phase::Leaving);
         self.core.collector.wait_closed(clock::now() + drain.delay);
         self.data.enter(Phase::Closing);
@@ -143,9 +161,15 @@ impl Server {
         let left = self.data.connections();
         self.core.collector.close();
         self.core.gpus.iter().for_each(|gpu| gpu.retire());
-        self.wait_until(clock::now() + LAST_WORDS, || self.data.connections() == 0);
+        self.wait_until(clock::now() + LAST_WORDS, || {
+            // A request that was just being admitted when the collector closed.
+            self.core.collector.fail_waiting(&Failure::Draining);
+            self.data.connections() == 0
+        });
         if left > 0 {
-            log::warn!("the grace period ended with {left} connections open; what was left on them got 503");
+            log::warn!(
+                "the grace period ended with {left} connections open; what was left on them got 503"
+            );
         }
         log::info!("ended");
     }
@@ -153,7 +177,9 @@ impl Server {
     fn wait_until(&self, until: Time, done: impl Fn() -> bool) {
         while !done() && clock::now() < until {
             let pause = clock::now() + LOOK_EVERY;
-            if self.core.collector.is_closed() { thread::park_timeout(LOOK_EVERY) } else {
+            if self.core.collector.is_closed() {
+                thread::park_timeout(LOOK_EVERY)
+            } else {
                 self.core.collector.wait_closed(pause.min(until));
             }
         }
@@ -180,18 +206,47 @@ fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
     };
     let scheduler = Scheduler::new(policy, config.gpus, Arc::clone(&backlog))
         .with_min_share(config.admission.min_share);
-    let collector = Collector::new(scheduler, handover, (doorbell, ear), mailboxes, Arc::clone(&admission));
+    let collector = Collector::new(
+        scheduler,
+        handover,
+        (doorbell, ear),
+        mailboxes,
+        Arc::clone(&admission),
+    );
     let collector = Arc::new(collector);
     let gate = || {
         let capacity = Arc::clone(collector.capacity());
-        Gate::new(Arc::clone(&admission), Arc::clone(&backlog), capacity, Arc::clone(&metrics), config.http.deadline)
+        Gate::new(
+            Arc::clone(&admission),
+            Arc::clone(&backlog),
+            capacity,
+            Arc::clone(&metrics),
+        )
     };
-    let shared = Shared::new(settings(config, keys, listen), intake, Arc::clone(&metrics), Box::new(gate()));
+    let shared = Shared::new(
+        settings(config, keys, listen),
+        intake,
+        Arc::clone(&metrics),
+        Box::new(gate()),
+    );
     let gpus = (0..config.gpus)
-        .map(|index| Arc::new(Gpu::new(index, Arc::clone(&collector), Arc::clone(&metrics))))
+        .map(|index| {
+            Arc::new(Gpu::new(
+                index,
+                Arc::clone(&collector),
+                Arc::clone(&metrics),
+            ))
+        })
         .collect();
     let started = clock::now();
-    Ok(Core { started, config: config.clone(), gpus, gate: gate(), collector, shared: Arc::new(shared) })
+    Ok(Core {
+        started,
+        config: config.clone(),
+        gpus,
+        gate: gate(),
+        collector,
+        shared: Arc::new(shared),
+    })
 }
 
 fn keys(identity: &Identity) -> Result<Option<Arc<Keys>>, KeysError> {
@@ -253,7 +308,9 @@ fn start_threads(core: &Arc<Core>, script: &Arc<Script>) -> Result<(), StartErro
         let executor = executor(&core.config.executor, gpu.index, script);
         let driver = Driver::new(Arc::clone(gpu), executor, settings.clone());
         let thread = thread::Builder::new().name(format!("gpu-{}", gpu.index));
-        thread.spawn(move || driver.run()).map_err(resource("a GPU thread"))?;
+        thread
+            .spawn(move || driver.run())
+            .map_err(resource("a GPU thread"))?;
     }
     let core = Arc::clone(core);
     let thread = thread::Builder::new().name("watchdog".to_owned());

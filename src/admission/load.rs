@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::rate::window;
+use crate::batch::pool::Capacity;
+use crate::queue::{Backlog, Lane};
 use crate::tier::Tier;
 
 /// With less than this part of capacity left to it, a tier is refused while higher tickets wait; and no drain is
@@ -25,6 +27,26 @@ pub struct Load {
     pub batch_time: Duration,
     /// GPUs that serve.
     pub healthy: usize,
+}
+
+impl Load {
+    /// Read from the live counts. They may straddle a change; each is exact by itself.
+    pub fn of(backlog: &Backlog, capacity: &Capacity) -> Load {
+        let waiting = Tier::ALL.map(|tier| {
+            let both: usize = Lane::ALL
+                .into_iter()
+                .map(|lane| backlog.waiting(lane, tier))
+                .sum();
+            u32::try_from(both).unwrap_or(u32::MAX)
+        });
+        Load {
+            waiting,
+            idle_gpus: capacity.idle(),
+            capacity: capacity.per_second(),
+            batch_time: capacity.batch_time(),
+            healthy: capacity.healthy(),
+        }
+    }
 }
 
 /// A [`Load`] in plain positive numbers.

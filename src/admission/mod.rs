@@ -26,6 +26,7 @@
 //!   operator ([`Rules::warnings`]). The alternative, a 429, would blame load where there is none and could lock
 //!   everybody out after one slow batch. Only a caller's own, shorter deadline is refused there.
 
+mod deadline;
 mod load;
 mod rate;
 mod rules;
@@ -45,6 +46,7 @@ use crossbeam_utils::CachePadded;
 use crate::clock::Time;
 use crate::tier::Tier;
 
+pub use self::deadline::DefaultDeadline;
 pub use self::load::Load;
 use self::load::{Drain, LEFT_MIN_SHARE, Numbers};
 use self::rate::ArrivalRate;
@@ -193,7 +195,8 @@ impl Admission {
             };
             let hold = held.as_secs_f64();
             // Parsing may have taken a little of it.
-            let full_deadline = deadline_seconds >= 0.95 * self.rules.deadline.as_secs_f64();
+            let full_deadline =
+                deadline_seconds >= 0.95 * self.rules.deadline.with(load.batch_time).as_secs_f64();
             let lone = ahead == 0.0 && full_deadline;
             if lone || numbers.batch_seconds + hold < deadline_seconds {
                 return None;

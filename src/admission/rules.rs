@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::deadline::DefaultDeadline;
 use super::load::batch_seconds;
 use super::{BOUND_SHARE, TARGET_BATCHES};
 use crate::tier::Tier;
@@ -13,7 +14,7 @@ pub struct Rules {
     pub target_latency: Duration,
     /// The deadline of requests that bring none of their own; where it goes with the measured batch time, what it
     /// comes to with the batch time that the settings name.
-    pub deadline: Duration,
+    pub deadline: DefaultDeadline,
     /// The longest time a batch waits although a GPU is free.
     pub hold_max: Duration,
     /// Backlog at which yellow begins, in seconds of capacity.
@@ -30,7 +31,7 @@ impl Default for Rules {
     fn default() -> Rules {
         Rules {
             target_latency: Duration::from_millis(500),
-            deadline: Duration::from_secs(2),
+            deadline: DefaultDeadline::AtLeast(Duration::from_secs(2)),
             hold_max: Duration::from_millis(40),
             yellow: 0.2,
             red: 0.5,
@@ -83,7 +84,7 @@ impl Rules {
         if self.target_latency.is_zero() {
             return Err(RulesError::Zero("target_latency"));
         }
-        if self.deadline.is_zero() {
+        if self.deadline.with(Duration::ZERO).is_zero() {
             return Err(RulesError::Zero("the deadline"));
         }
         Ok(())
@@ -93,8 +94,12 @@ impl Rules {
     /// start-up screen.
     pub fn warnings(&self, batch_time: Duration) -> Vec<String> {
         let batch = batch_seconds(batch_time);
-        let [deadline, hold, target] =
-            [self.deadline, self.hold_max, self.target_latency].map(|span| span.as_secs_f64());
+        let [deadline, hold, target] = [
+            self.deadline.with(batch_time),
+            self.hold_max,
+            self.target_latency,
+        ]
+        .map(|span| span.as_secs_f64());
         let mut warnings = Vec::new();
         // One batch may be running, one is its own, and half of one is left for the answer and for jitter.
         let enough = format_ms(((2.5 * batch + hold) * 10.0).ceil() / 10.0);

@@ -433,7 +433,7 @@ fn contradicting_rules_are_refused() {
         Err(RulesError::MinShare)
     );
     assert!(with(|rules| rules.target_latency = Duration::ZERO).is_err());
-    assert!(with(|rules| rules.deadline = Duration::ZERO).is_err());
+    assert!(with(|rules| rules.deadline = DefaultDeadline::Fixed(Duration::ZERO)).is_err());
 }
 
 fn any_tier() -> impl Strategy<Value = Tier> {
@@ -480,6 +480,7 @@ prop_compose! {
     ) -> Rules {
         let [yellow, red, limit] = thresholds;
         let [target_latency, deadline, hold_max] = spans;
+        let deadline = DefaultDeadline::Fixed(deadline);
         Rules { target_latency, deadline, hold_max, yellow, red, limit, min_share }
     }
 }

@@ -18,13 +18,12 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 use parking_lot::{Condvar, Mutex};
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Load};
 use crate::batch::Batch;
 use crate::batch::budget::SearchBudget;
 use crate::batch::pool::{Activity, Capacity};
 use crate::batch::schedule::{Advice, Scheduler};
 use crate::clock::{self, Time};
-use crate::gate;
 use crate::queue::{Backlog, Doorbell, Handover};
 use crate::ticket::{Failure, Ticket};
 use crate::tier::Tier;
@@ -244,7 +243,7 @@ impl Collector {
             self.fail_waiting(&Failure::NoGpu);
             return [0; Tier::COUNT];
         }
-        let (now, load) = (clock::now(), gate::load(&self.backlog, &self.capacity));
+        let (now, load) = (clock::now(), Load::of(&self.backlog, &self.capacity));
         let mut wakes = self.mailboxes.gather();
         let mut scheduler = self.scheduler.lock();
         self.handover.drain(|ticket| scheduler.seat(ticket));
@@ -253,7 +252,9 @@ impl Collector {
 
     /// Whether the idle `gpu` should run a probe batch, to refresh a batch time that keeps everybody out.
     pub fn probe_due(&self, gpu: usize) -> bool {
-        let Activity::Idle(since) = self.scheduler.lock().pool().activity(gpu) else { return false };
+        let Activity::Idle(since) = self.scheduler.lock().pool().activity(gpu) else {
+            return false;
+        };
         self.admission.probe_due(clock::now(), since)
     }
 

@@ -36,8 +36,8 @@ use std::time::Duration;
 
 use log::LevelFilter;
 
+use crate::admission::DefaultDeadline;
 use crate::admission::Rules;
-use crate::gate::DefaultDeadline;
 use crate::gpu::faults::Fault;
 use crate::keys::Keys;
 use crate::tier::Tier;

@@ -19,8 +19,8 @@ use super::{
     BatchConfig, Config, ConfigError, DrainConfig, ExecutorConfig, HttpConfig, HttpLimits,
     HttpTimeouts, Identity, Machine, Refusal, SimulatedConfig,
 };
+use crate::admission::DefaultDeadline;
 use crate::admission::Rules;
-use crate::gate::DefaultDeadline;
 use crate::gpu::faults::Fault;
 use crate::tier::Tier;
 
@@ -46,7 +46,7 @@ impl Config {
             admin: value_or(&raw.admin, defaults::ADMIN).0,
             canary: check.canary(&http.limits),
             identity: check.identity(),
-            admission: check.admission(&executor, &batch, &http),
+            admission: check.admission(&batch, &http),
             queue_bound: check.count(&raw.queue_bound, defaults::QUEUE_BOUND),
             drain: check.drain(),
             batch_timeout: check.batch_timeout(),
@@ -207,17 +207,12 @@ impl Check<'_> {
         Identity::Trusted
     }
 
-    fn admission(
-        &mut self,
-        executor: &ExecutorConfig,
-        batch: &BatchConfig,
-        http: &HttpConfig,
-    ) -> Rules {
+    fn admission(&mut self, batch: &BatchConfig, http: &HttpConfig) -> Rules {
         let raw = &self.raw.admission;
         let promised = |tier| value_or(raw.min_share.of(tier), defaults::MIN_SHARE);
         Rules {
             target_latency: self.millis(&raw.target_latency_ms, defaults::TARGET_LATENCY_MS),
-            deadline: http.deadline.with(executor.batch_time()),
+            deadline: http.deadline,
             hold_max: batch.hold_max,
             yellow: value_or(&raw.yellow_s, defaults::YELLOW_S),
             red: value_or(&raw.red_s, defaults::RED_S),

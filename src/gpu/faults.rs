@@ -70,7 +70,9 @@ pub enum FaultError {
     #[error("{0:?} is not key=value")]
     NotAPair(String),
     /// An unknown key.
-    #[error("{0:?} is no key of a fault; the keys are kind, gpu, batch, every, times, ms, factor, marker")]
+    #[error(
+        "{0:?} is no key of a fault; the keys are kind, gpu, batch, every, times, ms, factor, marker"
+    )]
     UnknownKey(String),
     /// A value that its key does not take.
     #[error("{key}={value}: {wanted}")]
@@ -99,21 +101,35 @@ struct Raw {
     marker: Option<String>,
 }
 
-fn number<T: FromStr>(key: &'static str, value: &str, wanted: &'static str) -> Result<T, FaultError> {
-    value.parse().map_err(|_| FaultError::BadValue { key, value: value.to_owned(), wanted })
+fn number<T: FromStr>(
+    key: &'static str,
+    value: &str,
+    wanted: &'static str,
+) -> Result<T, FaultError> {
+    value.parse().map_err(|_| FaultError::BadValue {
+        key,
+        value: value.to_owned(),
+        wanted,
+    })
 }
 
 fn at_least_one(key: &'static str, value: &str) -> Result<u64, FaultError> {
     let wanted = "a whole number of 1 or more";
     match number(key, value, wanted)? {
-        0 => Err(FaultError::BadValue { key, value: value.to_owned(), wanted }),
+        0 => Err(FaultError::BadValue {
+            key,
+            value: value.to_owned(),
+            wanted,
+        }),
         number => Ok(number),
     }
 }
 
 impl Raw {
     fn set(&mut self, pair: &str) -> Result<(), FaultError> {
-        let (key, value) = pair.split_once('=').ok_or_else(|| FaultError::NotAPair(pair.to_owned()))?;
+        let (key, value) = pair
+            .split_once('=')
+            .ok_or_else(|| FaultError::NotAPair(pair.to_owned()))?;
         match key.trim() {
             "kind" => self.kind = Some(value.to_owned()),
             "gpu" => self.gpu = Some(number("gpu", value, "the number of a GPU, from 0")?),
@@ -141,7 +157,11 @@ impl Raw {
             "clear" => Kind::Clear,
             other => {
                 let wanted = "lost, hang, block, slow, raise, count, panic or clear";
-                return Err(FaultError::BadValue { key: "kind", value: other.to_owned(), wanted });
+                return Err(FaultError::BadValue {
+                    key: "kind",
+                    value: other.to_owned(),
+                    wanted,
+                });
             }
         })
     }
@@ -153,7 +173,11 @@ fn factor(value: &str) -> Result<f64, FaultError> {
     if (0.0..=10_000.0).contains(&factor) {
         Ok(factor)
     } else {
-        Err(FaultError::BadValue { key: "factor", value: value.to_owned(), wanted })
+        Err(FaultError::BadValue {
+            key: "factor",
+            value: value.to_owned(),
+            wanted,
+        })
     }
 }
 
@@ -163,7 +187,9 @@ impl FromStr for Fault {
     /// Pairs are separated by commas or, as in a query string, by ampersands.
     fn from_str(line: &str) -> Result<Fault, FaultError> {
         let mut raw = Raw::default();
-        line.split([',', '&']).filter(|pair| !pair.trim().is_empty()).try_for_each(|pair| raw.set(pair))?;
+        line.split([',', '&'])
+            .filter(|pair| !pair.trim().is_empty())
+            .try_for_each(|pair| raw.set(pair))?;
         Ok(Fault {
             kind: raw.kind()?,
             gpu: raw.gpu,
@@ -246,7 +272,9 @@ impl Armed {
         let (launched, struck) = &mut self.progress[gpu];
         *launched += 1;
         let marked = match &fault.kind {
-            Kind::Raise(Some(marker)) => inputs.iter().any(|input| input.text.contains(marker.as_str())),
+            Kind::Raise(Some(marker)) => inputs
+                .iter()
+                .any(|input| input.text.contains(marker.as_str())),
             _ => true,
         };
         // A marker strikes whatever carries it: counting batches would make no sense for it.
@@ -279,7 +307,10 @@ const FAULTS_MAX: usize = 1000;
 impl Script {
     /// A script for `gpus` GPUs.
     pub fn new(gpus: usize, faults: impl IntoIterator<Item = Fault>) -> Script {
-        let script = Script { gpus, armed: Mutex::new(Vec::new()) };
+        let script = Script {
+            gpus,
+            armed: Mutex::new(Vec::new()),
+        };
         faults.into_iter().for_each(|fault| script.add(fault));
         script
     }
@@ -298,7 +329,10 @@ impl Script {
         if armed.len() >= FAULTS_MAX {
             armed.remove(0);
         }
-        armed.push(Armed { fault, progress: vec![(0, 0); self.gpus] });
+        armed.push(Armed {
+            fault,
+            progress: vec![(0, 0); self.gpus],
+        });
     }
 
     /// `gpu` launches a batch of `inputs`: what strikes it. Of several faults the one scripted first does.
@@ -320,11 +354,16 @@ mod tests {
     use super::*;
 
     fn script(lines: &[&str]) -> Script {
-        Script::new(2, lines.iter().map(|line| line.parse().expect("a good line")))
+        Script::new(
+            2,
+            lines.iter().map(|line| line.parse().expect("a good line")),
+        )
     }
 
     fn strikes(script: &Script, gpu: usize, batches: usize) -> Vec<bool> {
-        (0..batches).map(|_| script.launched(gpu, &[]).is_some()).collect()
+        (0..batches)
+            .map(|_| script.launched(gpu, &[]).is_some())
+            .collect()
     }
 
     #[test]
@@ -338,7 +377,10 @@ mod tests {
     fn a_fault_for_all_gpus_is_counted_on_each() {
         let script = script(&["kind=hang&batch=2&every=2&times=2"]);
         for gpu in 0..2 {
-            assert_eq!(strikes(&script, gpu, 7), [false, true, false, true, false, false, false]);
+            assert_eq!(
+                strikes(&script, gpu, 7),
+                [false, true, false, true, false, false, false]
+            );
         }
     }
 
@@ -346,18 +388,29 @@ mod tests {
     fn a_marker_strikes_what_carries_it_however_often() {
         let script = script(&["kind=raise,marker=poison"]);
         let (bad, good) = ([Input::new("some poison here")], [Input::new("fine")]);
-        let kinds: Vec<_> = [&bad, &good, &bad].map(|inputs| script.launched(0, inputs)).into();
-        assert_eq!(kinds.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+        let kinds: Vec<_> = [&bad, &good, &bad]
+            .map(|inputs| script.launched(0, inputs))
+            .into();
+        assert_eq!(
+            kinds.iter().map(Option::is_some).collect::<Vec<_>>(),
+            [true, false, true]
+        );
     }
 
     #[test]
     fn a_fault_is_printed_as_the_line_that_scripts_it() {
         for (line, printed) in [
             ("kind=lost", "kind=lost,ms=0"),
-            ("batch=20&gpu=1&kind=hang&ms=7", "kind=hang,gpu=1,batch=20,ms=7"),
+            (
+                "batch=20&gpu=1&kind=hang&ms=7",
+                "kind=hang,gpu=1,batch=20,ms=7",
+            ),
             ("kind=slow,every=3,times=0", "kind=slow,every=3,factor=10"),
             ("kind=count,every=3,times=1", "kind=count,every=3,times=1"),
-            ("kind=raise,times=0,ms=5,marker= a=b ", "kind=raise,times=0,marker= a=b "),
+            (
+                "kind=raise,times=0,ms=5,marker= a=b ",
+                "kind=raise,times=0,marker= a=b ",
+            ),
         ] {
             assert_eq!(line.parse::<Fault>().expect(line).to_string(), printed);
         }
@@ -365,8 +418,9 @@ mod tests {
 
     /// Lines with any of the keys, in any order, also those that their kind has no use for.
     fn lines() -> impl Strategy<Value = String> {
-        const KINDS: &[&str] =
-            &["lost", "hang", "block", "slow", "raise", "count", "panic", "clear"];
+        const KINDS: &[&str] = &[
+            "lost", "hang", "block", "slow", "raise", "count", "panic", "clear",
+        ];
         let kind = prop::sample::select(KINDS).prop_map(|kind| format!("kind={kind}"));
         let pair = prop_oneof![
             any::<usize>().prop_map(|gpu| format!("gpu={gpu}")),

@@ -17,9 +17,9 @@
 
 pub mod cell;
 pub mod executor;
+pub mod faults;
 pub mod health;
 mod isolate;
-pub mod faults;
 mod recovery;
 mod ride;
 pub mod search;
@@ -64,7 +64,8 @@ const BATCH_TIMEOUT_MIN: Duration = Duration::from_millis(500);
 impl GpuSettings {
     /// Time after which a batch has failed on a GPU with batch time `batch_time`.
     pub fn batch_timeout(&self, batch_time: Duration) -> Duration {
-        self.batch_timeout.unwrap_or_else(|| BATCH_TIMEOUT_MIN.max(5 * batch_time))
+        self.batch_timeout
+            .unwrap_or_else(|| BATCH_TIMEOUT_MIN.max(5 * batch_time))
     }
 }
 
@@ -107,7 +108,13 @@ pub struct Gpu {
 impl Gpu {
     /// GPU number `index`, not yet in service.
     pub fn new(index: usize, collector: Arc<Collector>, metrics: Arc<Metrics>) -> Gpu {
-        Gpu { index, cell: Cell::new(clock::now()), collector, metrics, batches: AtomicU64::new(0) }
+        Gpu {
+            index,
+            cell: Cell::new(clock::now()),
+            collector,
+            metrics,
+            batches: AtomicU64::new(0),
+        }
     }
 
     /// The batches in hand and the health.
@@ -141,9 +148,13 @@ impl Gpu {
         let Some(launched) = held.launched else {
             return self.collector.give_back(held.batch);
         };
-        self.recorder().batch_finished(outcome, clock::now().since(launched));
-        let (again, spent): (Vec<_>, Vec<_>) =
-            held.batch.tickets.into_iter().partition(|ticket| ticket.launches < LAUNCHES_MAX);
+        self.recorder()
+            .batch_finished(outcome, clock::now().since(launched));
+        let (again, spent): (Vec<_>, Vec<_>) = held
+            .batch
+            .tickets
+            .into_iter()
+            .partition(|ticket| ticket.launches < LAUNCHES_MAX);
         again.iter().for_each(|_| self.recorder().tickets().retry());
         self.collector.retry(again);
         let failure = Failure::Unavailable {
@@ -151,7 +162,11 @@ impl Gpu {
             retry_after: Duration::from_secs(1),
         };
         let lost = self.give_up(spent, &failure);
-        (0..lost).for_each(|_| self.recorder().tickets().abandoned(Abandonment::RetryFailed));
+        (0..lost).for_each(|_| {
+            self.recorder()
+                .tickets()
+                .abandoned(Abandonment::RetryFailed)
+        });
     }
 
     /// Takes the GPU out of service for good and answers what it has in hand with 503: the server ends.
@@ -166,7 +181,9 @@ impl Gpu {
     /// Answers `tickets` with `failure`, and returns how many of them were still to be answered.
     fn give_up(&self, tickets: Vec<Box<Ticket>>, failure: &Failure) -> usize {
         let mut wakes = self.collector.mailboxes().gather();
-        let failed = tickets.into_iter().filter_map(|ticket| ticket.fail(failure.clone(), &mut wakes));
+        let failed = tickets
+            .into_iter()
+            .filter_map(|ticket| ticket.fail(failure.clone(), &mut wakes));
         failed.count()
     }
 }
@@ -220,14 +237,18 @@ impl Driver {
         };
         self.gpu.cell.expect_by(Time::MAX);
         match done {
-            Ok(()) | Err(Trouble::Seized) => {}
+            Ok(()) => {}
+            // Whoever seized it has taken it out of service, but this thread may have entered the collector since.
+            Err(Trouble::Seized) => self.gpu.collector.down(self.gpu.index),
             Err(Trouble::Lost(lost)) => self.gpu.fail(&lost.0, BatchOutcome::Lost),
             Err(Trouble::TimedOut(limit)) => {
                 let why = format!("a batch did not come back within {} ms", limit.as_millis());
                 self.gpu.fail(&why, BatchOutcome::TimedOut);
             }
             Err(Trouble::Suspect(message)) => {
-                let why = format!("the batch function raises on everything, its canary included: {message}");
+                let why = format!(
+                    "the batch function raises on everything, its canary included: {message}"
+                );
                 self.gpu.fail(&why, BatchOutcome::Raised);
             }
         }
@@ -235,13 +256,21 @@ impl Driver {
 
     /// One turn at the collector.
     fn serve(&mut self) -> Result<(), Trouble> {
-        match self.gpu.collector.next(self.gpu.index, clock::now() + CHECK_EVERY) {
+        match self
+            .gpu
+            .collector
+            .next(self.gpu.index, clock::now() + CHECK_EVERY)
+        {
             Work::Batch(batch) => self.ride(batch),
             Work::Nothing => {
                 self.left_waiting_at = None;
                 self.gpu.cell.expect_by(clock::now() + ride::CALL_MAX);
                 self.executor.check()?;
-                if self.gpu.collector.probe_due(self.gpu.index) { self.probe() } else { Ok(()) }
+                if self.gpu.collector.probe_due(self.gpu.index) {
+                    self.probe()
+                } else {
+                    Ok(())
+                }
             }
             Work::Closed => Ok(()),
         }

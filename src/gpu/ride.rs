@@ -254,9 +254,10 @@ impl Driver {
         for (mut ticket, result) in tickets.into_iter().zip(results) {
             ticket.timeline.finished = finished;
             let won = match result {
-                Ok(output) if output.text.len() > self.settings.output_max => {
-                    ticket.fail(Failure::OutputTooLarge(self.settings.output_max), &mut wakes)
-                }
+                Ok(output) if output.text.len() > self.settings.output_max => ticket.fail(
+                    Failure::OutputTooLarge(self.settings.output_max),
+                    &mut wakes,
+                ),
                 Ok(output) => ticket.answer(output, &mut wakes),
                 Err(message) => ticket.fail(Failure::Rejected(message), &mut wakes),
             };

@@ -63,7 +63,12 @@ impl Simulated {
 
     fn start(&mut self, half: Half, fault: Option<Kind>) -> Running {
         let (now, span) = (clock::now(), self.batch_time());
-        let mut run = Running { half, ends: now + span, ending: Ending::Outputs, blocked_until: Time::ZERO };
+        let mut run = Running {
+            half,
+            ends: now + span,
+            ending: Ending::Outputs,
+            blocked_until: Time::ZERO,
+        };
         match fault {
             None | Some(Kind::Clear) => {}
             Some(Kind::Lost(away)) => {
@@ -109,7 +114,11 @@ impl Executor for Simulated {
             return Outcome::Lost(Lost("nothing was launched".to_owned()));
         };
         sleep_until(run.blocked_until);
-        let ends = if run.ending == Ending::Never { Time::MAX } else { run.ends };
+        let ends = if run.ending == Ending::Never {
+            Time::MAX
+        } else {
+            run.ends
+        };
         sleep_until(ends.min(until));
         if clock::now() < ends {
             return Outcome::Pending;
@@ -119,8 +128,16 @@ impl Executor for Simulated {
         let inputs = std::mem::take(&mut self.staged[half.index()]);
         match ending {
             Ending::Outputs => Outcome::Done(inputs.iter().map(|input| Ok(upper(input))).collect()),
-            Ending::TooFew => Outcome::Done(inputs.iter().skip(1).map(|input| Ok(upper(input))).collect()),
-            Ending::Raise => Outcome::Raised("ValueError: scripted: this input is not acceptable".to_owned()),
+            Ending::TooFew => Outcome::Done(
+                inputs
+                    .iter()
+                    .skip(1)
+                    .map(|input| Ok(upper(input)))
+                    .collect(),
+            ),
+            Ending::Raise => {
+                Outcome::Raised("ValueError: scripted: this input is not acceptable".to_owned())
+            }
             Ending::Lost => Outcome::Lost(Lost("the device is lost (scripted)".to_owned())),
             Ending::Never => Outcome::Pending,
         }
@@ -138,25 +155,35 @@ impl Executor for Simulated {
                 let warm = now + self.config.cold_start;
                 sleep_until(warm.min(until));
                 if warm > until {
-                    return Err(Lost("the cold start takes longer than a reset may".to_owned()));
+                    return Err(Lost(
+                        "the cold start takes longer than a reset may".to_owned(),
+                    ));
                 }
                 self.resettable_at = Some(warm);
                 Ok(())
             }
             Some(at) if at <= now => Ok(()),
-            Some(_) => Err(Lost("the device does not come back yet (scripted)".to_owned())),
+            Some(_) => Err(Lost(
+                "the device does not come back yet (scripted)".to_owned(),
+            )),
         }
     }
 }
 
 fn upper(input: &Input) -> Output {
-    Output { text: input.text.to_uppercase(), tokens: None }
+    Output {
+        text: input.text.to_uppercase(),
+        tokens: None,
+    }
 }
 
 fn sleep_until(until: Time) {
     let span = until.since(clock::now());
     if !span.is_zero() {
-        #[expect(clippy::disallowed_methods, reason = "the time that passes here is the simulated GPU's work")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the time that passes here is the simulated GPU's work"
+        )]
         std::thread::sleep(span);
     }
 }

@@ -137,7 +137,7 @@ pub fn abandonment_of(failure: &Failure) -> Option<Abandonment> {
 pub fn rejection_of(failure: Failure, call: &Call) -> Rejection {
     match failure {
         Failure::Shed { retry_after } => Rejection::Shed {
-            reason: ShedReason::Infeasible,
+            reason: ShedReason::Rejudged,
             tier: call.tier,
             retry_after,
         },

@@ -1,67 +1,34 @@
 //! Why a sound request is turned away: the words behind 429 and 503.
 
-/// Why admission turned a well-formed request away; the names are metric labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ShedReason {
-    /// The hand-over channel of the tier is full.
-    QueueFull,
-    /// The backlog is in the yellow zone and this tier's share of it is used up.
-    ZoneYellow,
-    /// The backlog is in the red zone and this tier's share of it is used up.
-    ZoneRed,
-    /// The backlog has reached its limit: nobody gets in.
-    Limit,
-    /// The request could not be answered before its deadline or the target latency.
-    Infeasible,
-    /// The caller's key has used up its rate.
-    RateLimit,
+use crate::metrics::ShedReason;
+
+/// The `type` of the problem document of a request refused for `reason`.
+pub(super) const fn problem_type(reason: ShedReason) -> &'static str {
+    match reason {
+        ShedReason::QueueFull => "urn:funicular:problem:queue-full",
+        ShedReason::ZoneYellow | ShedReason::ZoneRed | ShedReason::Limit => {
+            "urn:funicular:problem:overloaded"
+        }
+        ShedReason::Infeasible | ShedReason::Rejudged => {
+            "urn:funicular:problem:deadline-infeasible"
+        }
+        ShedReason::RateLimit => "urn:funicular:problem:rate-limited",
+        ShedReason::NoGpu | ShedReason::Draining => "urn:funicular:problem:unavailable",
+    }
 }
 
-impl ShedReason {
-    /// Every reason, in the order of declaration.
-    pub const ALL: [ShedReason; 6] = [
-        ShedReason::QueueFull,
-        ShedReason::ZoneYellow,
-        ShedReason::ZoneRed,
-        ShedReason::Limit,
-        ShedReason::Infeasible,
-        ShedReason::RateLimit,
-    ];
-
-    /// The name used in metrics and in the `reason` of a problem.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ShedReason::QueueFull => "queue_full",
-            ShedReason::ZoneYellow => "zone_yellow",
-            ShedReason::ZoneRed => "zone_red",
-            ShedReason::Limit => "limit",
-            ShedReason::Infeasible => "infeasible",
-            ShedReason::RateLimit => "rate_limit",
-        }
-    }
-
-    pub(super) const fn problem_type(self) -> &'static str {
-        match self {
-            ShedReason::QueueFull => "urn:funicular:problem:queue-full",
-            ShedReason::ZoneYellow | ShedReason::ZoneRed | ShedReason::Limit => {
-                "urn:funicular:problem:overloaded"
-            }
-            ShedReason::Infeasible => "urn:funicular:problem:deadline-infeasible",
-            ShedReason::RateLimit => "urn:funicular:problem:rate-limited",
-        }
-    }
-
-    pub(super) const fn sentence(self) -> &'static str {
-        match self {
-            ShedReason::QueueFull => "the queue of this tier is full",
-            ShedReason::ZoneYellow => "the backlog is high and this tier's share of it is used up",
-            ShedReason::ZoneRed => {
-                "the backlog is very high and this tier's share of it is used up"
-            }
-            ShedReason::Limit => "the backlog has reached its limit",
-            ShedReason::Infeasible => "the request would not be answered in time",
-            ShedReason::RateLimit => "this key has used up its rate",
-        }
+/// What the caller reads.
+pub(super) const fn sentence(reason: ShedReason) -> &'static str {
+    match reason {
+        ShedReason::QueueFull => "the queue of this tier is full",
+        ShedReason::ZoneYellow => "the backlog is high and this tier's share of it is used up",
+        ShedReason::ZoneRed => "the backlog is very high and this tier's share of it is used up",
+        ShedReason::Limit => "the backlog has reached its limit",
+        ShedReason::Infeasible => "the request would not be answered in time",
+        ShedReason::Rejudged => "the request waited, and can no longer be answered in time",
+        ShedReason::RateLimit => "this key has used up its rate",
+        ShedReason::NoGpu => UnavailableReason::NoGpu.sentence(),
+        ShedReason::Draining => UnavailableReason::Draining.sentence(),
     }
 }
 

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-pub use super::reasons::{ShedReason, UnavailableReason};
+pub use super::reasons::UnavailableReason;
+use super::reasons::{problem_type, sentence};
+pub use crate::metrics::ShedReason;
 use crate::tier::Tier;
 
 /// A request that is answered with an error. `Display` is the `detail` of the problem document.
@@ -92,7 +94,7 @@ pub enum Rejection {
     #[error("{0}")]
     InputRejected(Box<str>),
     /// 429: admission turned the request away.
-    #[error("{}", .reason.sentence())]
+    #[error("{}", sentence(*.reason))]
     Shed {
         /// Why.
         reason: ShedReason,
@@ -190,7 +192,7 @@ impl Rejection {
             Rejection::NotJson => "urn:funicular:problem:not-json",
             Rejection::Expectation => "urn:funicular:problem:expectation-failed",
             Rejection::InputRejected(_) => "urn:funicular:problem:input-rejected",
-            Rejection::Shed { reason, .. } => reason.problem_type(),
+            Rejection::Shed { reason, .. } => problem_type(*reason),
             Rejection::HeadersTooLarge { .. } => "urn:funicular:problem:headers-too-large",
             Rejection::Internal => "urn:funicular:problem:internal",
             Rejection::OutputTooLarge { .. } => "urn:funicular:problem:output-too-large",
@@ -370,7 +372,7 @@ mod tests {
             Rejection::DeadlinePassed,
             Rejection::Version,
         ];
-        all.extend(ShedReason::ALL.map(|reason| Rejection::Shed {
+        all.extend(ShedReason::ALL.iter().map(|&reason| Rejection::Shed {
             reason,
             tier: Tier::Free,
             retry_after: Duration::from_millis(1_200),

@@ -4,10 +4,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::admission::DefaultDeadline;
 use crate::config::keys::{self, Key};
 use crate::config::units::{bytes, grouped, span};
 use crate::config::{Config, ExecutorConfig, Identity, cores};
-use crate::gate::DefaultDeadline;
 use crate::gpu::faults::Fault;
 use crate::tier::Tier;
 

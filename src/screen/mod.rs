@@ -10,10 +10,10 @@ mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::admission::DefaultDeadline;
 use crate::admission::Rules;
 use crate::config::units::{bytes, grouped, span};
 use crate::config::{BatchConfig, Config, ExecutorConfig, Identity, SimulatedConfig, cores};
-use crate::gate::DefaultDeadline;
 use crate::tier::Tier;
 
 pub use effective::effective;

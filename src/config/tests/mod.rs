@@ -200,7 +200,7 @@ fn expected_of_line() -> Config {
         identity: Identity::Keys(PathBuf::from("flag.keys")),
         admission: Rules {
             target_latency: ms(222),
-            deadline: ms(2_222),
+            deadline: DefaultDeadline::Fixed(ms(2_222)),
             hold_max: ms(22),
             yellow: 0.22,
             red: 0.222,
@@ -413,7 +413,7 @@ fn what_is_probably_not_meant_is_warned_of() {
 fn a_deadline_left_to_the_server_goes_with_the_batch_time() {
     let deadline = |arguments: &[&str]| {
         let config = resolve("", arguments).expect("sound");
-        assert_eq!(config.admission.deadline, config.deadline());
+        assert_eq!(config.admission.deadline, config.http.deadline);
         let complaints = config.warnings.iter();
         let complaints = complaints.filter(|warning| warning.contains("set the deadline"));
         (config.deadline().as_millis(), complaints.count())
