@@ -7,8 +7,16 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 const DEADLINE: Duration = Duration::from_secs(2);
 
+/// The rules with a default deadline that the operator set, whatever a batch takes.
+fn rules() -> Rules {
+    Rules {
+        deadline: DefaultDeadline::Fixed(DEADLINE),
+        ..Rules::default()
+    }
+}
+
 fn admission() -> Admission {
-    Admission::new(Rules::default())
+    Admission::new(rules())
 }
 
 /// `gpus` GPUs, all busy, of 100 in 100 ms.
@@ -159,20 +167,17 @@ fn a_server_of_two_seconds_a_batch_serves_those_who_have_the_time() {
         let verdict = admission().judge(Time::ZERO, Tier::Free, 6 * SECOND, &load);
         assert_eq!(verdict, Verdict::Admit, "{waiting} waiting");
     }
-    let warnings = Rules::default().warnings(2 * SECOND);
+    let warnings = rules().warnings(2 * SECOND);
     assert!(
         warnings[0].contains("504") && warnings[0].contains("5100 ms"),
         "{warnings:?}"
     );
-    assert!(Rules::default().warnings(SECOND)[0].contains("busy"));
+    assert!(rules().warnings(SECOND)[0].contains("busy"));
     assert_eq!(
-        Rules::default().warnings(Duration::from_millis(101)),
+        rules().warnings(Duration::from_millis(101)),
         Vec::<String>::new()
     );
-    assert_eq!(
-        Rules::default().warnings(Duration::ZERO),
-        Vec::<String>::new()
-    );
+    assert_eq!(rules().warnings(Duration::ZERO), Vec::<String>::new());
 }
 
 #[test]
@@ -291,7 +296,7 @@ fn with_nothing_left_a_tier_is_refused_only_while_higher_ones_wait() {
 
 #[test]
 fn a_promised_share_is_capacity_that_nobody_takes() {
-    let mut rules = Rules::default();
+    let mut rules = rules();
     rules.min_share[Tier::Free.index()] = 0.1;
     assert_eq!(rules.validate(), Ok(()));
     let admission = Admission::new(rules);
