@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::batch::Batch;
 use crate::clock::{self, Time};
 use crate::gpu::executor::Half;
-use crate::gpu::ride::{CALL_MAX, Returned, returned};
+use crate::gpu::ride::{CALL_MAX, Returned, returned, tolerance};
 use crate::gpu::search::{Culprit, Search, Seat, Step};
 use crate::gpu::{Driver, Trouble};
 use crate::metrics::labels::{Abandonment, Isolation, LaunchReason};
@@ -123,7 +123,9 @@ impl Driver {
     fn part(&mut self, case: &mut Case) -> Result<(), Trouble> {
         let (gpu, now) = (&self.gpu, clock::now());
         let pause = self.over_budget(now);
-        let run_ends = now + gpu.collector.batch_time(gpu.index);
+        let batch_time = gpu.collector.batch_time(gpu.index);
+        // With what a run may exceed its time by: better a 503 now, with the time to come back, than a 504 then.
+        let run_ends = now + batch_time + tolerance(batch_time);
         let mut wakes = gpu.collector.mailboxes().gather();
         let (seats, tickets) = gpu.cell.edit(self.generation, case.half, |batch| {
             case.draw(batch, |_, ticket| {

@@ -21,6 +21,11 @@ const NOTICE_MAX: Duration = Duration::from_millis(100);
 /// A batch counts as overrunning when it exceeds its expected time by this or a tenth, whichever is more.
 const OVERRUN_MIN: Duration = Duration::from_millis(5);
 
+/// How much longer than its expected time a batch may take before it counts as overrunning.
+pub(super) fn tolerance(batch_time: Duration) -> Duration {
+    OVERRUN_MIN.max(batch_time / 10)
+}
+
 /// How long before the expected end of the running batch the next one is bound and staged.
 ///
 /// Early enough to be staged by the end, and no earlier: a bound ticket can't be overtaken. Twice the mean staging time
@@ -165,7 +170,7 @@ impl Driver {
         gpu.collector.launched(gpu.index, now);
         self.executor.launch(half)?;
         let expected = now + batch_time;
-        let overrun = expected + OVERRUN_MIN.max(batch_time / 10);
+        let overrun = expected + tolerance(batch_time);
         Ok(Times {
             inputs,
             launched: now,
