@@ -146,7 +146,8 @@ fn at_ten_times_the_capacity_of_free_requests_the_server_stays_fast_and_small() 
     let seconds = scale.seconds(60.0, 3.0);
     let server = scale.start(&[]);
     let load = Load::open(10.0 * scale.capacity(), seconds);
-    let (is_over, mut early, mut health) = (AtomicBool::new(false), 0, Vec::new());
+    let (is_over, mut early, mut late) = (AtomicBool::new(false), 0, 0);
+    let mut health = Vec::new();
     let seen = thread::scope(|scope| {
         let checks = scope.spawn(|| {
             let mut client = server.connect();
@@ -162,12 +163,13 @@ fn at_ten_times_the_capacity_of_free_requests_the_server_stays_fast_and_small() 
         let seen = load.run_beside(&server, |began| {
             began.wait(seconds / 4);
             early = resident(&server);
+            began.wait(seconds.mul_f64(0.95));
+            late = resident(&server);
         });
         is_over.store(true, Ordering::Relaxed);
         health = checks.join().expect("health answers");
         seen
     });
-    let late = resident(&server);
     assert_eq!(
         seen.others(&[status(200), status(429)]),
         0,
@@ -187,7 +189,7 @@ fn at_ten_times_the_capacity_of_free_requests_the_server_stays_fast_and_small() 
         refusals(&seen)
     );
     eprintln!(
-        "10x: {} MiB after a quarter, {} MiB at the end",
+        "10x: {} MiB after a quarter, {} MiB near the end",
         early >> 20,
         late >> 20
     );
