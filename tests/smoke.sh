@@ -26,10 +26,10 @@ done
 [ "$(curl -s -o /dev/null -w '%{http_code}' "$address/v2/health/ready")" = 200 ] || fail "not ready"
 for _ in $(seq 50); do
   curl -s "$admin/metrics" >"$work/metrics"
-  grep -q '^funicular_requests_total{code="200",tier="paid"} 1$' "$work/metrics" && break
+  grep -q '^funicular_requests_total{tier="paid",code="200"} 1$' "$work/metrics" && break
   sleep 0.1
 done
-grep -q '^funicular_requests_total{code="200",tier="paid"} 1$' "$work/metrics" || fail "the paid request is not in the metrics"
+grep -q '^funicular_requests_total{tier="paid",code="200"} 1$' "$work/metrics" || fail "the paid request is not in the metrics"
 curl -s "$admin/status" | grep -q '"zone"' || fail "no status"
 target/release/funicular check --config funicular.example.toml >/dev/null || fail "the example configuration is refused"
 
