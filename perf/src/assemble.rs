@@ -108,8 +108,8 @@ pub(crate) fn assemble(
         started_at: machine::rfc3339(started_at),
         machine: machine::machine(),
         commit: machine::commit(),
-        command: session.command.clone(),
-        server_command: session.server_command.clone(),
+        command: machine::portable(session.command.clone()),
+        server_command: session.server_command.clone().map(machine::portable),
         configuration: plan.configuration.clone(),
         duration_seconds,
         latency: Latency {

@@ -1,6 +1,7 @@
 //! Where and on what a run was made: machine, commit, the moment. Everything is best effort: a report without a CPU model is
 //! still a report.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
@@ -90,4 +91,46 @@ pub fn command_of(pid: u32) -> Option<Vec<String>> {
             .map(|word| String::from_utf8_lossy(word).into_owned())
             .collect(),
     )
+}
+
+/// A command line without what belongs to the machine alone: of absolute paths, only the file's name is kept.
+pub fn portable(words: Vec<String>) -> Vec<String> {
+    let shorten = |word: String| {
+        let at = if word.starts_with('/') {
+            Some(0)
+        } else {
+            word.find("=/").map(|at| at + 1)
+        };
+        let Some(at) = at else { return word };
+        let (before, path) = word.split_at(at);
+        let name = Path::new(path).file_name().unwrap_or_default();
+        format!("{before}{}", name.to_string_lossy())
+    };
+    words.into_iter().map(shorten).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_keep_names_and_lose_places() {
+        let words = [
+            "/usr/bin/funicular-perf",
+            "--out",
+            "perf/reports",
+            "--trace=/data/a.csv",
+            "/v1/x",
+            "http://h/p",
+        ];
+        let kept = [
+            "funicular-perf",
+            "--out",
+            "perf/reports",
+            "--trace=a.csv",
+            "x",
+            "http://h/p",
+        ];
+        assert_eq!(portable(words.map(str::to_owned).to_vec()), kept);
+    }
 }

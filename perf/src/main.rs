@@ -8,15 +8,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
-use funicular_perf::fail_if::{self, Condition};
+use funicular_perf::fail_if::{self, Condition, ConditionError};
 use funicular_perf::monitor::Monitor;
-use funicular_perf::options::RunOptions;
+use funicular_perf::options::{OptionsError, RunOptions};
 use funicular_perf::result::RunResult;
 use funicular_perf::scenario::{self, Circumstances, Scenario, ScenarioError};
 use funicular_perf::session::{self, Outputs, Session};
+use funicular_perf::target::TargetError;
 use funicular_perf::units::Span;
 use funicular_perf::{clock, machine, report, server, summary};
 
+/// As clap has it.
+const EXIT_ARGUMENTS: u8 = 2;
 const EXIT_FAIL_IF: u8 = 3;
 const EXIT_WRONG_ANSWERS: u8 = 4;
 
@@ -153,7 +156,13 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("funicular-perf: {error:#}");
-        ExitCode::FAILURE
+        let arguments =
+            error.is::<OptionsError>() || error.is::<ConditionError>() || error.is::<TargetError>();
+        if arguments {
+            ExitCode::from(EXIT_ARGUMENTS)
+        } else {
+            ExitCode::FAILURE
+        }
     })
 }
 

@@ -1,6 +1,7 @@
 //! A Funicular server that a scenario starts for itself: on free ports, with its addresses read from its start-up screen.
 
 use std::io::{BufRead as _, BufReader, Read};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -78,6 +79,8 @@ impl LocalServer {
         let mut child = Command::new(program)
             .args(&command[1..])
             .stdin(Stdio::null())
+            // An interrupt from the terminal is for us: the server should not drain in the middle of a run.
+            .process_group(0)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

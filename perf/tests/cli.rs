@@ -164,7 +164,7 @@ fn conditions_decide_the_exit_code() {
         text(&failed.stdout)
     );
     let unreadable = run(server, &["--fail-if", "p95>5"]);
-    assert_eq!(unreadable.status.code(), Some(1));
+    assert_eq!(unreadable.status.code(), Some(2));
     assert!(
         text(&unreadable.stderr).contains("`5` is no value"),
         "{}",
@@ -203,7 +203,7 @@ fn what_can_not_be_done_is_said() {
             1,
             "cannot connect to 127.0.0.1:1",
         ),
-        (vec!["run", "ftp://x"], 1, "is no URL"),
+        (vec!["run", "ftp://x"], 2, "is no URL"),
         (
             vec!["run", "--rate", "10", "--profile", "0:1"],
             2,
