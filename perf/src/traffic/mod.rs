@@ -7,7 +7,7 @@ mod expect;
 mod request;
 
 pub use expect::{Answer, Expect, ExpectError};
-pub use request::{Request, RequestError, RequestWriter};
+pub use request::{PLACEHOLDER, Request, RequestError, RequestWriter};
 
 use std::fmt;
 use std::path::Path;
