@@ -80,7 +80,9 @@ impl Connection {
 
     fn look_at_pending(&mut self) -> Receipt {
         if !self.assembler.has_pending() {
-            return Receipt::Nothing;
+            // The news of more bytes may have come, and been used up, in a wait for something else: for room to write,
+            // or for a breath. Without such news this costs no system call.
+            return self.receive();
         }
         self.breathe();
         let core = self.core.clone();
