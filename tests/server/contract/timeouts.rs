@@ -1,9 +1,8 @@
 //! What happens to those who take their time.
 
-use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::support::{BOUND, Server, light, post, timed, unique, wait_for};
+use crate::support::{Client, Server, light, post, timed, unique, wait_for};
 
 /// Short time-outs come from a file, as an operator would set them.
 fn impatient(settings: &str) -> (tempfile::TempDir, Server) {
@@ -107,16 +106,9 @@ fn a_request_that_waits_for_its_answer_is_not_idle() {
 fn answers_that_nobody_reads_end_the_connection() {
     let _machine = light();
     let (_file, server) = impatient("[timeouts]\nwrite_ms = 300\n");
-    let socket =
-        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
-    socket
-        .set_recv_buffer_size(4 << 10)
-        .expect("a smaller buffer");
-    socket.connect(&server.listen().into()).expect("connected");
-    let mut stream: TcpStream = socket.into();
-    stream.set_write_timeout(Some(BOUND)).expect("a socket");
+    let mut client = narrow(&server);
     let request = post("", &"unread ".repeat(9_000));
-    let sent = (0..2_000).try_for_each(|_| std::io::Write::write_all(&mut stream, &request));
+    let sent = (0..2_000).try_for_each(|_| client.try_send(&request));
     assert!(sent.is_err(), "the server would have had to keep 120 MB");
     wait_for("the connection to be gone", || {
         server.metric("funicular_connections", &[]) == 0.0
@@ -143,4 +135,39 @@ fn a_slow_reader_gets_everything_all_the_same() {
             client.response().expect_output(input);
         }
     });
+}
+
+/// A connection with as little room for what it has not read yet as the system allows.
+fn narrow(server: &Server) -> Client {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+    let socket = socket.expect("a socket");
+    socket.set_recv_buffer_size(4 << 10).expect("a socket");
+    socket.connect(&server.listen().into()).expect("connected");
+    Client::new(socket.into()).expect("a socket")
+}
+
+#[test]
+fn a_request_that_comes_while_an_answer_is_still_being_written_is_answered() {
+    // More than any system keeps for a socket.
+    let server = Server::start(&[
+        "--sim-latency-ms",
+        "1",
+        "--body-max-bytes",
+        "20000000",
+        "--input-max-bytes",
+        "20000000",
+        "--output-max-bytes",
+        "20000000",
+    ]);
+    for _ in 0..3 {
+        let mut client = narrow(&server);
+        let long = unique(&"long ".repeat(2_000_000));
+        client.send(post("", &long));
+        // By then the server waits for room to write the rest.
+        wait_for("the answer to begin", || client.has_news());
+        let next = unique("next");
+        client.send(post("", &next));
+        client.response().expect_output(&long);
+        client.response().expect_output(&next);
+    }
 }

@@ -28,7 +28,14 @@ impl Client {
     /// # Errors
     /// As the system says.
     pub fn try_connect(address: SocketAddr) -> io::Result<Client> {
-        let stream = TcpStream::connect_timeout(&address, BOUND)?;
+        Client::new(TcpStream::connect_timeout(&address, BOUND)?)
+    }
+
+    /// A client on a socket that is connected already.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn new(stream: TcpStream) -> io::Result<Client> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(BOUND))?;
         stream.set_write_timeout(Some(BOUND))?;
