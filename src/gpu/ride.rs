@@ -63,8 +63,8 @@ pub(super) type Returned = Result<Vec<Result<Output, String>>, String>;
 /// The times of a batch that runs, and how many inputs it has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    inputs: usize,
-    launched: Time,
+    pub(super) inputs: usize,
+    pub(super) launched: Time,
     expected: Time,
     overrun: Time,
     timeout: Duration,
@@ -104,7 +104,7 @@ impl Driver {
     }
 
     /// Stages a bound batch into `half`.
-    fn board(&mut self, half: Half, batch: Batch) -> Result<(), Trouble> {
+    pub(super) fn board(&mut self, half: Half, batch: Batch) -> Result<(), Trouble> {
         let inputs: Vec<Input> = batch
             .tickets
             .iter()
@@ -128,7 +128,7 @@ impl Driver {
     }
 
     /// Launches what is staged in `half`; `None` if nobody of it is left alive.
-    fn depart(&mut self, half: Half) -> Result<Option<Times>, Trouble> {
+    pub(super) fn depart(&mut self, half: Half) -> Result<Option<Times>, Trouble> {
         let gpu = &self.gpu;
         let now = clock::now();
         let mut wakes = gpu.collector.mailboxes().gather();

@@ -114,6 +114,11 @@ impl Search {
         self.runs
     }
 
+    /// Runs that this round may still take at the most, canary included.
+    pub fn runs_left(&self) -> u32 {
+        self.runs_max - self.runs
+    }
+
     /// Takes `seats`, ascending, out: their callers are gone, or can't wait any longer. Not while something runs.
     pub fn leave(&mut self, seats: &[Seat]) {
         assert_eq!(self.running, Running::Nothing, "what runs can't leave");

@@ -509,10 +509,40 @@ fn a_batch_that_boarded_behind_one_that_raised_waits_and_costs_nobody_an_attempt
     rig.assert_rejected("bad");
     assert_eq!(
         *launched.lock(),
-        ["canary", "bad a b c", "bad a", "bad", "a b c", "d e f g"]
+        ["canary", "bad a b c", "d e f g", "bad a", "bad", "a b c"],
+        "there is time enough to let the others go first"
     );
     let totals = rig.end();
     assert_eq!((totals.retries, totals.slots_filled), (0, 8));
+}
+
+#[test]
+fn a_batch_on_which_the_function_raises_in_mid_search_is_searched_next() {
+    let (mut rig, launched) = (Rig::new(4, 1), Arc::new(Mutex::new(Vec::new())));
+    rig.offer(["bad0", "a", "b", "c", "bad1", "d", "e", "f"]);
+    let log = Arc::clone(&launched);
+    rig.start(move |_, _, inputs| {
+        log.lock().push(inputs.join(" "));
+        fussy(inputs)
+    });
+    rig.assert_answered(["a", "b", "c", "d", "e", "f"]);
+    rig.assert_rejected("bad0");
+    rig.assert_rejected("bad1");
+    assert_eq!(
+        *launched.lock(),
+        [
+            "canary",
+            "bad0 a b c",
+            "bad1 d e f",
+            "bad0 a",
+            "bad0",
+            "a b c",
+            "bad1 d",
+            "bad1",
+            "d e f"
+        ]
+    );
+    assert_eq!(rig.end().isolations, [("blamed", 2)].into());
 }
 
 #[test]
