@@ -4,7 +4,7 @@
 # generator, scripts its faults, asserts, and prints a line of figures; the script fails if one of them does.
 #
 #   perf/failures/run.sh          every scenario, about eight minutes
-#   perf/failures/run.sh day      a day of losses, one GPU of four every ten minutes, scaled to seven minutes
+#   perf/failures/run.sh day      a day of losses, one GPU of four every ten minutes, scaled to ten minutes
 #   perf/failures/run.sh property 5,000,000 requests with 10 ms batches under random faults, six to ten minutes
 #
 # The machine should have nothing else to do: at 40,000 requests a second, server and generator need all of two cores.

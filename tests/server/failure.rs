@@ -129,15 +129,15 @@ fn a_gpu_that_flaps_is_backed_off_and_costs_no_caller_an_error() {
     wait_up(&mut server, 4);
 }
 
-/// A day in which one GPU of four is lost every ten minutes, for three: 144 losses, scaled so that one comes every three
-/// seconds and lasts one. That is harder than the day itself, whose losses are further apart in batches.
+/// A day in which one GPU of four is lost every ten minutes, for two and a half: 144 losses, scaled so that one comes
+/// every four seconds and lasts one. That is harder than the day itself, whose losses are further apart in batches.
 #[test]
 fn a_day_of_losses_costs_less_than_one_request_in_a_thousand() {
     let _machine = heavy();
     let scale = Scale::chosen();
     let mut server = scale.start(&["--log-level", "warn"]);
-    let (losses, apart) = (if scale.full { 144 } else { 4 }, scale.seconds(3.0, 0.6));
-    let away = apart / 3;
+    let (losses, apart) = (if scale.full { 144 } else { 4 }, scale.seconds(4.0, 0.6));
+    let away = apart / 4;
     let load = Load::open(scale.usual_load(), apart * (losses + 1));
     let seen = load.run_beside(&server, |began| {
         for number in 1..=losses {
