@@ -12,6 +12,8 @@
 //! exact, but to be woken by another thread moves a coroutine off its core. Rates are best taken over the uptime that
 //! stands in the reading itself.
 //!
+//! News such as the beginning of a drain are rendered at once ([`Admin::refresh`]).
+//!
 //! # Limits of the library
 //! It ignores `Connection: close`, so callers must go by `Content-Length`; it can't be stopped, so the port answers
 //! until the process ends, through a drain too; its accept loop spins when the process is out of descriptors, so the
@@ -95,6 +97,7 @@ impl Admin {
             pages: RwLock::new(Arc::new(source.render().unwrap_or_default())),
             asked_nanos: AtomicU64::new(0),
             is_stopping: AtomicBool::new(false),
+            is_stale: AtomicBool::new(false),
         });
         let renderer = thread::Builder::new()
             .name("admin".to_owned())
@@ -126,6 +129,12 @@ impl Admin {
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Renders at once, for news that whoever asks next should see.
+    pub fn refresh(&self) {
+        self.shared.is_stale.store(true, Ordering::Release);
+        self.thread().unpark();
     }
 
     fn thread(&self) -> Thread {
@@ -187,6 +196,8 @@ struct Shared {
     /// When somebody last asked; 0: never.
     asked_nanos: AtomicU64,
     is_stopping: AtomicBool,
+    /// Something happened that must not wait for the next rendering.
+    is_stale: AtomicBool,
 }
 
 impl Shared {
@@ -198,7 +209,7 @@ impl Shared {
             let asked = self.asked_nanos.load(Ordering::Relaxed);
             let now = clock::now();
             let due = tried + period(asked, now);
-            if now < due {
+            if now < due && !self.is_stale.swap(false, Ordering::Acquire) {
                 // Wakes early when somebody asks; then the next one is due earlier.
                 thread::park_timeout(due.since(now));
                 continue;

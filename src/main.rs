@@ -2,9 +2,11 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use funicular::clock;
 use funicular::config::{Action, Cli, Config, Flags, raise_open_files_limit};
 use funicular::screen;
 use funicular::server::Server;
@@ -14,6 +16,9 @@ use signal_hook::iterator::Signals;
 
 /// Exit status for a configuration that is refused, as for a command line that makes no sense.
 const REFUSED: u8 = 2;
+
+/// A signal that follows another so closely is the same one: supervisors such as `timeout` signal a process and its group.
+const SAME_SIGNAL: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
     match Cli::parse().action() {
@@ -58,16 +63,26 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let server = Arc::new(Server::start(&config)?);
     // Elsewhere, because a GPU may take its time to warm up, and a signal must not have to wait for that.
     spawn("screen", &server, move |server| {
-        server.wait_ready();
+        let is_ready = server.wait_ready();
         let screen = screen::start_up(&config, server.listen(), server.admin());
         print!("{screen}");
+        if !is_ready {
+            println!(
+                "\nNo GPU is in service yet; until the first one is, requests get 503. The log says why."
+            );
+        }
     })?;
-    let mut is_leaving = false;
+    let mut leaving_since = None;
     for signal in signals.forever() {
+        let now = clock::now();
         // The server itself would know only once the thread that drains it has begun.
-        if std::mem::replace(&mut is_leaving, true) {
-            log::warn!("second signal: exiting at once");
-            std::process::exit(128 + signal);
+        match leaving_since {
+            Some(since) if now.since(since) < SAME_SIGNAL => continue,
+            Some(_) => {
+                log::warn!("second signal: exiting at once");
+                std::process::exit(128 + signal);
+            }
+            None => leaving_since = Some(now),
         }
         // The main thread keeps listening for the second signal.
         spawn("drain", &server, |server| {

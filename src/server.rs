@@ -28,7 +28,7 @@ use crate::ticket::{Failure, Input};
 use crate::tier::Tier;
 
 /// The start-up screen waits so long for the first GPU, so that its curl line works when pasted.
-const READY_WAIT_MAX: Duration = Duration::from_secs(10);
+const READY_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// How often somebody who waits for a state of the whole server looks at it.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -127,9 +127,10 @@ impl Server {
         self.admin.as_ref().map(Admin::addr)
     }
 
-    /// Waits for the first GPU to come into service, or until that takes too long to wait for.
-    pub fn wait_ready(&self) {
+    /// Waits for the first GPU to come into service, or until that takes too long to wait for. Says whether it came.
+    pub fn wait_ready(&self) -> bool {
         self.wait_until(clock::now() + READY_WAIT_MAX, || self.core.gate.is_ready());
+        self.core.gate.is_ready()
     }
 
     /// Whether a drain has begun.
@@ -146,6 +147,7 @@ impl Server {
             drain.delay.as_millis()
         );
         self.data.enter(Phase::Leaving);
+        self.admin.iter().for_each(Admin::refresh);
         self.core.collector.wait_closed(clock::now() + drain.delay);
         self.data.enter(Phase::Closing);
         let grace = clock::now() + drain.grace;

@@ -182,20 +182,20 @@ impl Cell {
     }
 
     /// The GPU failed: takes everything out, voids the thread's claim to it and marks it down (or, if `for_good`, gone).
-    /// Returns what was in hand, and whether the GPU was in service.
+    /// Returns what was in hand, and whether that it failed is news.
     pub fn fail(&self, why: &str, now: Time, for_good: bool) -> (Vec<Held>, bool) {
         let mut inside = self.inside.lock();
         inside.generation += 1;
         inside.due = Time::MAX;
-        let served = inside.health.state().in_service();
-        if for_good {
-            inside.health.gone(why, now)
+        let is_news = if for_good {
+            inside.health.gone(why, now);
+            false
         } else {
             inside.health.failed(why, now)
-        }
+        };
         (
             inside.halves.iter_mut().filter_map(Option::take).collect(),
-            served,
+            is_news,
         )
     }
 
@@ -238,8 +238,8 @@ mod tests {
         assert_eq!(cell.launch(old, Half::A, Time::ZERO, |_| true), Ok(true));
         cell.put(old, Half::B, batch())
             .expect("the other half is free");
-        let (seized, served) = cell.fail("hangs", Time::ZERO, false);
-        assert!(served);
+        let (seized, is_news) = cell.fail("hangs", Time::ZERO, false);
+        assert!(is_news);
         assert_eq!(
             seized
                 .iter()

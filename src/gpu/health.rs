@@ -67,6 +67,8 @@ pub struct Health {
     state: State,
     since: Time,
     why: String,
+    /// Why it failed last, until it is trusted again.
+    last_failure: String,
     /// Failures since it was last trusted.
     failures: u32,
     /// When it last came into service.
@@ -81,6 +83,7 @@ impl Health {
             state: State::Warming,
             since: now,
             why: "starting".to_owned(),
+            last_failure: String::new(),
             failures: 0,
             serving_since: now,
             reset_due: now,
@@ -160,20 +163,24 @@ impl Health {
         self.state = State::Ready;
     }
 
-    /// The GPU failed: a reset or canary failed, a batch was lost or timed out, the thread panicked.
-    pub fn failed(&mut self, why: &str, now: Time) {
+    /// The GPU failed: a reset or canary failed, a batch was lost or timed out, the thread panicked. Returns whether that
+    /// is news: it was in service, or what fails its resets is something else than before.
+    pub fn failed(&mut self, why: &str, now: Time) -> bool {
         if self.state == State::Gone {
-            return;
+            return false;
         }
         if self.state.in_service() && now.since(self.serving_since) >= TRUSTED_AFTER {
             self.failures = 0;
         }
+        let is_news = self.state.in_service() || self.last_failure != why;
+        why.clone_into(&mut self.last_failure);
         let pause = BACKOFF_MIN
             .saturating_mul(1 << self.failures.min(16))
             .min(BACKOFF_MAX);
         self.failures = self.failures.saturating_add(1);
         self.reset_due = now + pause;
         self.enter(State::Down, why, now);
+        is_news
     }
 
     /// Out of service for good.
@@ -242,6 +249,21 @@ mod tests {
             (health.state(), health.since()),
             (State::Ready, Time::from_nanos(5))
         );
+    }
+
+    #[test]
+    fn a_reset_that_fails_for_the_same_reason_again_is_no_news() {
+        let now = Time::ZERO;
+        let mut health = Health::new(now);
+        let news: Vec<_> = ["no device", "no device", "no driver", "no device"]
+            .map(|why| health.failed(why, now))
+            .into();
+        assert_eq!(news, [true, false, true, true]);
+        let mut health = serving(now);
+        assert!(health.failed("device lost", now));
+        health.reset_passed(now);
+        health.canary_passed(now);
+        assert!(health.failed("device lost", now), "it was in service");
     }
 
     #[test]

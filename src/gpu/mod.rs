@@ -134,10 +134,13 @@ impl Gpu {
     /// Takes the GPU out of service and sends its tickets back to wait: what was launched as a retry, once, what was only
     /// staged to where it came from.
     pub fn fail(&self, why: &str, outcome: BatchOutcome) {
-        let (held, served) = self.cell.fail(why, clock::now(), false);
+        let (held, is_news) = self.cell.fail(why, clock::now(), false);
         self.collector.down(self.index);
-        if served {
-            log::error!("gpu {} is down: {why}", self.index);
+        if is_news {
+            log::error!(
+                "gpu {} is down: {why}; it is reset and tested until it works",
+                self.index
+            );
         } else {
             log::debug!("gpu {} stays down: {why}", self.index);
         }
