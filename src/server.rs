@@ -16,6 +16,8 @@ use crate::config::{Config, ExecutorConfig, Identity};
 use crate::gate::Gate;
 use crate::gpu::executor::Executor;
 use crate::gpu::faults::{Fault, Script};
+use crate::gpu::health::State;
+use crate::gpu::python::Python;
 use crate::gpu::simulated::Simulated;
 use crate::gpu::{Driver, Gpu, GpuSettings, watchdog};
 use crate::http::{self, DataPlane, Door, Phase, Settings, Shared};
@@ -127,9 +129,12 @@ impl Server {
         self.admin.as_ref().map(Admin::addr)
     }
 
-    /// Waits for the first GPU to come into service, or until that takes too long to wait for. Says whether it came.
+    /// Waits for the first GPU to come into service, or until all have failed to or that takes too long to wait for. Says
+    /// whether it came.
     pub fn wait_ready(&self) -> bool {
-        self.wait_until(clock::now() + READY_WAIT_MAX, || self.core.gate.is_ready());
+        let is_down = |gpu: &Arc<Gpu>| gpu.cell().state() == State::Down;
+        let settled = || self.core.gate.is_ready() || self.core.gpus.iter().all(is_down);
+        self.wait_until(clock::now() + READY_WAIT_MAX, settled);
         self.core.gate.is_ready()
     }
 
@@ -285,29 +290,55 @@ fn settings(config: &Config, keys: Option<Arc<Keys>>, listen: SocketAddr) -> Set
 }
 
 fn scripted(executor: &ExecutorConfig) -> Vec<Fault> {
-    let ExecutorConfig::Simulated(simulated) = executor;
-    simulated.faults.clone()
+    executor
+        .simulated()
+        .map_or_else(Vec::new, |simulated| simulated.faults.clone())
 }
 
 /// Whether the admin plane may add to the script.
 fn takes_faults(executor: &ExecutorConfig) -> bool {
-    let ExecutorConfig::Simulated(simulated) = executor;
-    simulated.faults_admin
+    executor
+        .simulated()
+        .is_some_and(|simulated| simulated.faults_admin)
 }
 
-fn executor(config: &ExecutorConfig, gpu: usize, script: &Arc<Script>) -> Box<dyn Executor> {
-    let ExecutorConfig::Simulated(simulated) = config;
-    Box::new(Simulated::new(simulated.clone(), gpu, Arc::clone(script)))
+fn executor(config: &ExecutorConfig, gpu: &Arc<Gpu>, script: &Arc<Script>) -> Box<dyn Executor> {
+    match config {
+        ExecutorConfig::Simulated(simulated) => Box::new(Simulated::new(
+            simulated.clone(),
+            gpu.index,
+            Arc::clone(script),
+        )),
+        ExecutorConfig::Python(python) => {
+            let (index, gpu) = (gpu.index, Arc::clone(gpu));
+            Box::new(Python::new(
+                python.clone(),
+                index,
+                Box::new(move |text| gpu.cell().note(text)),
+            ))
+        }
+    }
+}
+
+/// Longest time that a reset may take: what the executor asks for its start, and a moment to clear away what was before.
+fn reset_max(config: &ExecutorConfig) -> Duration {
+    const CLEARING_MAX: Duration = Duration::from_secs(30);
+    let start_max = match config {
+        ExecutorConfig::Simulated(simulated) => simulated.cold_start,
+        ExecutorConfig::Python(python) => python.start_timeout,
+    };
+    start_max + CLEARING_MAX
 }
 
 fn start_threads(core: &Arc<Core>, script: &Arc<Script>) -> Result<(), StartError> {
     let settings = GpuSettings {
         batch_timeout: core.config.batch_timeout,
+        reset_max: reset_max(&core.config.executor),
         output_max: core.config.http.limits.output_max_bytes,
         canary: Input::new(core.config.canary.as_str()),
     };
     for gpu in &core.gpus {
-        let executor = executor(&core.config.executor, gpu.index, script);
+        let executor = executor(&core.config.executor, gpu, script);
         let driver = Driver::new(Arc::clone(gpu), executor, settings.clone());
         let thread = thread::Builder::new().name(format!("gpu-{}", gpu.index));
         thread

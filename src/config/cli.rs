@@ -84,6 +84,8 @@ pub struct Flags {
     #[command(flatten)]
     pub(super) admission: AdmissionFlags,
     #[command(flatten)]
+    pub(super) python: PythonFlags,
+    #[command(flatten)]
     pub(super) simulated: SimulatedFlags,
     #[command(flatten)]
     pub(super) limits: LimitFlags,
@@ -138,7 +140,7 @@ pub(super) struct GpuFlags {
     /// Number of GPUs, one thread each [default: 4]
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub(super) gpus: Option<i64>,
-    /// What runs the batches: simulated [default: simulated]
+    /// What runs the batches: simulated, or python (implied by --python) [default: simulated]
     #[arg(long, value_name = "NAME", value_parser = values::executor)]
     pub(super) executor: Option<ExecutorKind>,
     /// Time after which a batch has failed, in ms, or auto: max(500, 5 x measured batch time) [default: auto]
@@ -181,6 +183,23 @@ pub(super) struct AdmissionFlags {
     /// Part of each batch, 0 to 1, promised to a tier; repeatable, as paid=0.1 [default: none]
     #[arg(long, value_name = "TIER=PART", value_parser = values::share)]
     pub(super) min_share: Vec<(Tier, f64)>,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Python executor")]
+pub(super) struct PythonFlags {
+    /// Your batch function, as file.py:function or package.module:function; one process for each GPU runs it [default: none]
+    #[arg(long, value_name = "FUNCTION")]
+    pub(super) python: Option<String>,
+    /// The Python that runs it, or auto: that of the active virtual environment, else python3 [default: auto]
+    #[arg(long, value_name = "PROGRAM")]
+    pub(super) python_bin: Option<PathBuf>,
+    /// Environment variable for it, repeatable, as NAME=VALUE, or as 2:NAME=VALUE for gpu 2 alone [default: none]
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(super) python_env: Vec<String>,
+    /// Time to import it and to load its model, in s [default: 300]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    pub(super) python_start_timeout_s: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, Args)]

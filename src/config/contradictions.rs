@@ -125,7 +125,9 @@ fn canary_beyond_input(raw: &RawConfig, config: &Config) -> Option<Refusal> {
 }
 
 fn faults_beyond_gpus(raw: &RawConfig, config: &Config) -> Vec<Refusal> {
-    let ExecutorConfig::Simulated(simulated) = &config.executor;
+    let Some(simulated) = config.executor.simulated() else {
+        return Vec::new();
+    };
     let given = raw.simulated.faults.iter().flatten();
     let beyond = given.zip(&simulated.faults).filter_map(|(given, fault)| {
         let gpu = fault.gpu().filter(|gpu| *gpu >= config.gpus)?;
@@ -174,6 +176,8 @@ pub fn warnings(raw: &RawConfig, config: &Config, room: &Room) -> Vec<String> {
             )
         }),
         keys_unread(raw, config),
+        python_unused(raw, config),
+        variable_beyond_gpus(config),
         batch_timeout_too_short(config),
         grace_too_short(config),
     ];
@@ -225,13 +229,34 @@ fn keys_unread(raw: &RawConfig, config: &Config) -> Option<String> {
     })
 }
 
+fn python_unused(raw: &RawConfig, config: &Config) -> Option<String> {
+    let target = &raw.python_target()?.value;
+    let executor = config.executor.name();
+    config.executor.python().is_none().then(|| {
+        format!("the batch function {target} does not run, since the executor is {executor}")
+    })
+}
+
+fn variable_beyond_gpus(config: &Config) -> Option<String> {
+    let variables = &config.executor.python()?.env;
+    let beyond = |gpu: Option<usize>| gpu.is_some_and(|gpu| gpu >= config.gpus);
+    let variable = variables.iter().find(|variable| beyond(variable.gpu))?;
+    let last = config.gpus - 1;
+    Some(format!(
+        "python.env: {variable} is for a GPU that there is not: the last one is {last}"
+    ))
+}
+
 /// A server that is meant to fail must not be mistaken for one that isn't.
 fn scripted(config: &Config) -> Vec<String> {
     let ExecutorConfig::Simulated(SimulatedConfig {
         faults,
         faults_admin,
         ..
-    }) = &config.executor;
+    }) = &config.executor
+    else {
+        return Vec::new();
+    };
     let mut warnings = Vec::new();
     if !faults.is_empty() {
         let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();

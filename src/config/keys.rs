@@ -61,6 +61,10 @@ keys! {
     RED_S = "admission" "red_s" "--backlog-red-s";
     LIMIT_S = "admission" "limit_s" "--backlog-limit-s";
     MIN_SHARE = "admission" "min_share" "--min-share";
+    PYTHON_TARGET = "python" "target" "--python";
+    PYTHON_BIN = "python" "bin" "--python-bin";
+    PYTHON_ENV = "python" "env" "--python-env";
+    PYTHON_START_TIMEOUT_S = "python" "start_timeout_s" "--python-start-timeout-s";
     SIM_LATENCY_MS = "simulated" "latency_ms" "--sim-latency-ms";
     SIM_JITTER = "simulated" "jitter" "--sim-jitter";
     SIM_COLD_START_MS = "simulated" "cold_start_ms" "--sim-cold-start-ms";

@@ -20,6 +20,7 @@ mod error;
 pub mod keys;
 mod machine;
 mod overlay;
+mod python;
 mod raw;
 mod resolve;
 mod room;
@@ -45,6 +46,7 @@ use crate::tier::Tier;
 pub use cli::{Action, Cli, Flags};
 pub use error::{ConfigError, Refusal};
 pub use machine::{Machine, raise_open_files_limit};
+pub use python::{PythonConfig, Variable};
 pub use raw::{Given, Origin, RawConfig};
 
 /// The checked configuration of a server.
@@ -96,6 +98,8 @@ pub enum Identity {
 pub enum ExecutorConfig {
     /// A batch function that takes its time and needs no GPU.
     Simulated(SimulatedConfig),
+    /// The user's own batch function, in one worker process for each GPU.
+    Python(PythonConfig),
 }
 
 /// The simulated executor.
@@ -111,6 +115,18 @@ pub struct SimulatedConfig {
     pub faults: Vec<Fault>,
     /// Whether the admin port takes further faults.
     pub faults_admin: bool,
+}
+
+impl Default for SimulatedConfig {
+    fn default() -> SimulatedConfig {
+        SimulatedConfig {
+            latency: Duration::from_millis(defaults::SIM_LATENCY_MS.default.into()),
+            jitter: defaults::SIM_JITTER,
+            cold_start: Duration::from_millis(defaults::SIM_COLD_START_MS.default.into()),
+            faults: Vec::new(),
+            faults_admin: false,
+        }
+    }
 }
 
 /// The launch rule.
@@ -200,7 +216,7 @@ impl Config {
         };
         let raw = flags.overlay(file);
         let config = Config::resolve(&raw, &Machine::read())?;
-        config.with_keys_checked(&raw)
+        Ok(config.with_keys_checked(&raw)?.with_python_found())
     }
 
     /// Refuses a key file that can't be used: the check is part of the start, and `funicular check` makes it too. The
@@ -257,13 +273,31 @@ impl ExecutorConfig {
     pub fn name(&self) -> &'static str {
         match self {
             ExecutorConfig::Simulated(_) => values::ExecutorKind::Simulated.name(),
+            ExecutorConfig::Python(_) => values::ExecutorKind::Python.name(),
         }
     }
 
-    /// The time of a batch, as far as the settings say.
+    /// The time of a batch, as far as the settings say; zero where they say nothing.
     pub fn batch_time(&self) -> Duration {
         match self {
             ExecutorConfig::Simulated(simulated) => simulated.latency,
+            ExecutorConfig::Python(_) => Duration::ZERO,
+        }
+    }
+
+    /// The simulated executor's settings, if it is chosen.
+    pub fn simulated(&self) -> Option<&SimulatedConfig> {
+        match self {
+            ExecutorConfig::Simulated(simulated) => Some(simulated),
+            ExecutorConfig::Python(_) => None,
+        }
+    }
+
+    /// The Python executor's settings, if it is chosen.
+    pub fn python(&self) -> Option<&PythonConfig> {
+        match self {
+            ExecutorConfig::Python(python) => Some(python),
+            ExecutorConfig::Simulated(_) => None,
         }
     }
 }

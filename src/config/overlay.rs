@@ -1,8 +1,8 @@
 //! The command line laid over the file: where each flag's value goes.
 
 use super::cli::{
-    AdmissionFlags, BatchFlags, Flags, GpuFlags, LimitFlags, ServerFlags, SimulatedFlags,
-    TimeoutFlags,
+    AdmissionFlags, BatchFlags, Flags, GpuFlags, LimitFlags, PythonFlags, ServerFlags,
+    SimulatedFlags, TimeoutFlags,
 };
 use super::keys::{self, Key};
 use super::raw::{Given, Origin, RawConfig};
@@ -14,6 +14,7 @@ impl Flags {
         self.gpu.overlay(&mut raw);
         self.batch.overlay(&mut raw);
         self.admission.overlay(&mut raw);
+        self.python.overlay(&mut raw);
         self.simulated.overlay(&mut raw);
         self.limits.overlay(&mut raw);
         self.timeouts.overlay(&mut raw);
@@ -93,6 +94,27 @@ impl AdmissionFlags {
                 admission.min_share.of_mut(tier),
                 Some(part),
                 keys::MIN_SHARE,
+            );
+        }
+    }
+}
+
+impl PythonFlags {
+    fn overlay(self, raw: &mut RawConfig) {
+        let python = &mut raw.python;
+        lay(&mut python.target, self.python, keys::PYTHON_TARGET);
+        lay(&mut python.bin, self.python_bin, keys::PYTHON_BIN);
+        lay(
+            &mut python.start_timeout_s,
+            self.python_start_timeout_s,
+            keys::PYTHON_START_TIMEOUT_S,
+        );
+        if !self.python_env.is_empty() {
+            let variables = self.python_env.into_iter();
+            python.env = Some(
+                variables
+                    .map(|variable| typed(variable, keys::PYTHON_ENV))
+                    .collect(),
             );
         }
     }

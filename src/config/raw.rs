@@ -101,6 +101,7 @@ pub struct RawConfig {
     pub(super) log_level: Option<Given<LevelFilter>>,
     pub(super) batch: RawBatch,
     pub(super) admission: RawAdmission,
+    pub(super) python: RawPython,
     pub(super) simulated: RawSimulated,
     pub(super) limits: RawLimits,
     pub(super) timeouts: RawTimeouts,
@@ -162,6 +163,19 @@ impl RawMinShare {
             Tier::Free => &mut self.free,
         }
     }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table: write [python] on a line of its own"
+)]
+pub(super) struct RawPython {
+    pub(super) target: Option<Given<String>>,
+    pub(super) bin: Option<Given<PathBuf>>,
+    pub(super) env: Option<Vec<Given<String>>>,
+    pub(super) start_timeout_s: Option<Given<i64>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -253,6 +267,14 @@ impl RawConfig {
             source: Some(source),
             ..raw
         })
+    }
+
+    /// The batch function, if one is named: an empty text is none.
+    pub(super) fn python_target(&self) -> Option<&Given<String>> {
+        self.python
+            .target
+            .as_ref()
+            .filter(|target| !target.value.is_empty())
     }
 
     /// A path that was given, as this process can open it: one in the file is meant from where the file lies, one on

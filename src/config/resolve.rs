@@ -11,6 +11,7 @@ use super::contradictions::{contradictions, warnings};
 use super::cores;
 use super::defaults::{self, Whole};
 use super::keys::{self, Key};
+use super::python::{self, PythonConfig, Variable};
 use super::raw::{Given, RawConfig, origin, value_or};
 use super::room::Room;
 use super::units::grouped;
@@ -128,9 +129,74 @@ impl Check<'_> {
     }
 
     fn executor(&mut self) -> ExecutorConfig {
-        match value_or(&self.raw.executor, defaults::EXECUTOR) {
+        let named = self.raw.python_target().is_some();
+        let implied = if named {
+            ExecutorKind::Python
+        } else {
+            defaults::EXECUTOR
+        };
+        match value_or(&self.raw.executor, implied) {
             ExecutorKind::Simulated => ExecutorConfig::Simulated(self.simulated()),
+            ExecutorKind::Python => ExecutorConfig::Python(self.python()),
         }
+    }
+
+    fn python(&mut self) -> PythonConfig {
+        let raw = &self.raw.python;
+        let Some(target) = self.raw.python_target() else {
+            let problem =
+                "is python, but no batch function is named: give it as --python file.py:function";
+            self.refuse(keys::EXECUTOR, &self.raw.executor, problem);
+            return PythonConfig::default();
+        };
+        let limit = self.whole(&raw.start_timeout_s, defaults::PYTHON_START_TIMEOUT_S);
+        PythonConfig {
+            target: self.located_target(target),
+            bin: raw
+                .bin
+                .as_ref()
+                .map_or(python::AUTO.into(), |bin| self.located_bin(bin)),
+            env: self.variables(),
+            start_timeout: Duration::from_secs(limit.into()),
+        }
+    }
+
+    /// A file named in the configuration file is meant from where that lies.
+    fn located_target(&self, target: &Given<String>) -> String {
+        let text = &target.value;
+        let Some(file) = python::file_of(text) else {
+            return text.clone();
+        };
+        let given = Given {
+            value: file.to_owned(),
+            origin: target.origin,
+        };
+        let function = &text[file.as_os_str().len()..];
+        format!("{}{function}", self.raw.located(&given).display())
+    }
+
+    /// A bare name is looked for as a shell does.
+    fn located_bin(&self, bin: &Given<PathBuf>) -> PathBuf {
+        if bin.value.components().count() > 1 {
+            self.raw.located(bin)
+        } else {
+            bin.value.clone()
+        }
+    }
+
+    fn variables(&mut self) -> Vec<Variable> {
+        let given = self.raw.python.env.iter().flatten();
+        let mut variables = Vec::new();
+        for text in given {
+            match text.value.parse() {
+                Ok(variable) => variables.push(variable),
+                Err(error) => self.refusals.push(Refusal {
+                    place: self.raw.place(text.origin),
+                    problem: format!("{} can't hold {:?}: {error}", keys::PYTHON_ENV, text.value),
+                }),
+            }
+        }
+        variables
     }
 
     fn simulated(&mut self) -> SimulatedConfig {

@@ -146,16 +146,19 @@ pub fn admin_address(text: &str) -> Result<AdminAddress, String> {
 pub enum ExecutorKind {
     /// A batch function that takes its time and needs no GPU.
     Simulated,
+    /// The user's own batch function.
+    Python,
 }
 
 impl ExecutorKind {
     /// All executors of this build.
-    pub const ALL: [ExecutorKind; 1] = [ExecutorKind::Simulated];
+    pub const ALL: [ExecutorKind; 2] = [ExecutorKind::Simulated, ExecutorKind::Python];
 
     /// The name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             ExecutorKind::Simulated => "simulated",
+            ExecutorKind::Python => "python",
         }
     }
 }

@@ -172,6 +172,11 @@ impl Cell {
         (now > due).then_some(due)
     }
 
+    /// Says what a GPU that is out of service is about.
+    pub fn note(&self, text: &str) {
+        self.inside.lock().health.note(text);
+    }
+
     /// Moves the health on with `step`, unless the GPU was failed by somebody else since `generation`.
     ///
     /// # Errors

@@ -105,6 +105,15 @@ impl Health {
         &self.why
     }
 
+    /// Says what it is about while it is out of service; no change of state.
+    pub fn note(&mut self, text: &str) {
+        match (self.state, self.last_failure.as_str()) {
+            (State::Ready | State::Busy | State::Gone, _) => {}
+            (_, "") => text.clone_into(&mut self.why),
+            (_, failure) => self.why = format!("{text}; it failed before: {failure}"),
+        }
+    }
+
     /// When the next reset is due, while warming or down.
     pub fn reset_due(&self) -> Time {
         self.reset_due
@@ -264,6 +273,19 @@ mod tests {
         health.reset_passed(now);
         health.canary_passed(now);
         assert!(health.failed("device lost", now), "it was in service");
+    }
+
+    #[test]
+    fn a_note_tells_of_the_last_failure_and_never_of_a_gpu_in_service() {
+        let mut health = Health::new(Time::ZERO);
+        health.note("importing");
+        assert_eq!(health.why(), "importing");
+        health.failed("no such module", Time::ZERO);
+        health.note("importing");
+        assert_eq!(health.why(), "importing; it failed before: no such module");
+        let mut health = serving(Time::ZERO);
+        health.note("importing");
+        assert_eq!(health.why(), "passed its canary batch");
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod executor;
 pub mod faults;
 pub mod health;
 mod isolate;
+pub mod python;
 mod recovery;
 mod ride;
 pub mod search;
@@ -52,6 +53,8 @@ const LAUNCHES_MAX: u8 = 2;
 pub struct GpuSettings {
     /// Time after which a batch has failed; by default max(500 ms, 5 L).
     pub batch_timeout: Option<Duration>,
+    /// Longest time that a reset (a cold start, a model that loads) may take.
+    pub reset_max: Duration,
     /// Largest output in bytes.
     pub output_max: usize,
     /// The input of canary batches.

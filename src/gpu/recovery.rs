@@ -7,8 +7,6 @@ use crate::gpu::executor::{Half, Lost, Outcome};
 use crate::gpu::{Driver, Trouble};
 use crate::metrics::labels::LaunchReason;
 
-/// Longest time that a reset (a cold start, a model that loads) may take.
-const RESET_MAX: Duration = Duration::from_secs(300);
 /// Longest time that a canary may take unless the batch time-out is longer: first batches are slow.
 const CANARY_MAX: Duration = Duration::from_secs(60);
 /// A thread that waits for a reset or a canary looks up so often, to see whether the server ends.
@@ -23,7 +21,7 @@ impl Driver {
         if self.gpu.collector.is_closed() {
             return Ok(());
         }
-        let until = clock::now() + RESET_MAX;
+        let until = clock::now() + self.settings.reset_max;
         self.gpu.cell.expect_by(until + GRACE);
         self.executor.reset(until)?;
         self.gpu
@@ -54,10 +52,18 @@ impl Driver {
             Outcome::Done(results) => {
                 Err(Lost(format!("its canary came back wrong: {results:?}")).into())
             }
-            Outcome::Raised(message) => Err(Lost(format!("its canary failed: {message}")).into()),
+            Outcome::Raised(message) => Err(self.canary_raised(&message).into()),
             Outcome::Lost(lost) => Err(lost.into()),
             Outcome::Pending => Err(Trouble::TimedOut(limit)),
         }
+    }
+
+    fn canary_raised(&self, message: &str) -> Lost {
+        let canary = &self.settings.canary.text;
+        Lost(format!(
+            "the batch function failed on its canary, the input {canary:?}: {message}; if it can't take that, set --canary \
+             to an input that it can"
+        ))
     }
 
     fn canary_outcome(&mut self, until: Time) -> Outcome {

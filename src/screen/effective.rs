@@ -7,8 +7,7 @@ use std::time::Duration;
 use crate::admission::DefaultDeadline;
 use crate::config::keys::{self, Key};
 use crate::config::units::{bytes, grouped, span};
-use crate::config::{Config, ExecutorConfig, Identity, cores};
-use crate::gpu::faults::Fault;
+use crate::config::{Config, Identity, cores};
 use crate::tier::Tier;
 
 /// The effective configuration as TOML, with the derived limits above it as comments.
@@ -81,7 +80,9 @@ fn derived(config: &Config) -> Vec<(&'static str, String)> {
 /// Every setting with its value as TOML, in the order of [`keys::ALL`].
 fn settings(config: &Config) -> Vec<(Key, String)> {
     let (http, drain, batch) = (&config.http, &config.drain, &config.batch);
-    let ExecutorConfig::Simulated(simulated) = &config.executor;
+    // Of an executor that is not chosen the defaults hold.
+    let simulated = &config.executor.simulated().cloned().unwrap_or_default();
+    let python = &config.executor.python().cloned().unwrap_or_default();
     let rules = &config.admission;
     let admin = config
         .admin
@@ -117,6 +118,13 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
         (keys::RED_S, number(rules.red)),
         (keys::LIMIT_S, number(rules.limit)),
         (keys::MIN_SHARE, shares(&rules.min_share)),
+        (keys::PYTHON_TARGET, quoted(&python.target)),
+        (keys::PYTHON_BIN, quoted(&python.bin.display().to_string())),
+        (keys::PYTHON_ENV, list(&python.env)),
+        (
+            keys::PYTHON_START_TIMEOUT_S,
+            python.start_timeout.as_secs().to_string(),
+        ),
         (keys::SIM_LATENCY_MS, millis(simulated.latency)),
         (keys::SIM_JITTER, number(simulated.jitter)),
         (keys::SIM_COLD_START_MS, millis(simulated.cold_start)),
@@ -154,11 +162,8 @@ fn shares(min_share: &[f64; Tier::COUNT]) -> String {
     format!("{{ {} }}", parts.join(", "))
 }
 
-fn list(faults: &[Fault]) -> String {
-    let lines: Vec<String> = faults
-        .iter()
-        .map(|fault| quoted(&fault.to_string()))
-        .collect();
+fn list(items: &[impl ToString]) -> String {
+    let lines: Vec<String> = items.iter().map(|item| quoted(&item.to_string())).collect();
     format!("[{}]", lines.join(", "))
 }
 

@@ -13,7 +13,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::admission::DefaultDeadline;
 use crate::admission::Rules;
 use crate::config::units::{bytes, grouped, span};
-use crate::config::{BatchConfig, Config, ExecutorConfig, Identity, SimulatedConfig, cores};
+use crate::config::{
+    BatchConfig, Config, ExecutorConfig, Identity, PythonConfig, SimulatedConfig, cores,
+};
 use crate::tier::Tier;
 
 pub use effective::effective;
@@ -98,13 +100,23 @@ fn facts(config: &Config) -> Vec<(&'static str, String)> {
 }
 
 fn executor(executor: &ExecutorConfig) -> String {
-    let ExecutorConfig::Simulated(SimulatedConfig {
+    let text = match executor {
+        ExecutorConfig::Simulated(simulated) => simulated_batches(simulated),
+        ExecutorConfig::Python(PythonConfig { target, bin, .. }) => {
+            format!("{target}, run by {}, a process for each GPU", bin.display())
+        }
+    };
+    format!("{}: {text}", executor.name())
+}
+
+fn simulated_batches(simulated: &SimulatedConfig) -> String {
+    let SimulatedConfig {
         latency,
         jitter,
         cold_start,
         ..
-    }) = executor;
-    let mut text = format!("{}: {} a batch", executor.name(), span(*latency));
+    } = simulated;
+    let mut text = format!("{} a batch", span(*latency));
     if *jitter > 0.0 {
         text.push_str(&format!(", give or take {:.0} %", jitter * 100.0));
     }

@@ -147,6 +147,12 @@ red_s             = 0.5
 limit_s           = 1
 min_share         = { enterprise = 0, paid = 0, free = 0 }
 
+[python]
+target            = ""
+bin               = "auto"
+env               = []
+start_timeout_s   = 300
+
 [simulated]
 latency_ms        = 100
 jitter            = 0

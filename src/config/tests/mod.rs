@@ -1,6 +1,7 @@
 //! What is taken and what is warned of, and that the example, the help and the code agree.
 
 mod identity;
+mod python;
 mod refused;
 
 use std::path::Path;
@@ -171,6 +172,7 @@ const LINE: &str = "--listen localhost:2221 --admin off --cores 0,2 --max-connec
         --default-tier Enterprise --deadline-ms 2222 --queue-bound 2222 --gpus 22 --executor simulated \
         --identity keys --keys flag.keys --canary flag --target-latency-ms 222 --backlog-yellow-s 0.22 \
         --backlog-red-s 0.222 --backlog-limit-s 2 --min-share paid=0.22 --sim-fault kind=raise,gpu=21,marker=x \
+        --python flag.py:f --python-bin flag --python-env 21:A=flag --python-start-timeout-s 22 \
         --batch-timeout-ms 2222 --log-level debug --batch-max 22 --hold-max-ms 22 --patience inf \
         --sim-latency-ms 22 --sim-jitter 0.22 --sim-cold-start-ms 22 --sim-faults-admin=false --body-max-bytes 2222 \
         --input-max-bytes 2222 --output-max-bytes 2222 --header-max-bytes 2222 --header-max-count 22 \
@@ -234,7 +236,10 @@ fn expected_of_line() -> Config {
         },
         batch_timeout: Some(ms(2_222)),
         log_level: LevelFilter::Debug,
-        warnings: vec!["GPUs will fail as scripted: kind=raise,gpu=21,marker=x".to_owned()],
+        warnings: vec![
+            "the batch function flag.py:f does not run, since the executor is simulated".to_owned(),
+            "GPUs will fail as scripted: kind=raise,gpu=21,marker=x".to_owned(),
+        ],
     }
 }
 
@@ -502,7 +507,7 @@ fn flags_for_faults_replace_those_of_the_file() {
         "[simulated]\nfaults = [\n  'kind=lost',\n  'kind=hang,gpu=2',\n]\nfaults_admin = true";
     let faults = |arguments: &[&str]| {
         let config = resolve(file, arguments).expect("sound");
-        let ExecutorConfig::Simulated(simulated) = config.executor;
+        let simulated = config.executor.simulated().expect("simulated");
         let lines: Vec<String> = simulated.faults.iter().map(ToString::to_string).collect();
         (lines.join(" "), simulated.faults_admin)
     };

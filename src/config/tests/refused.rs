@@ -149,7 +149,7 @@ const OF_THE_WRONG_KIND: &[(&str, &str)] = &[
     ),
     (
         "executor = 'abacus'",
-        "f.toml:1: there is no executor \"abacus\"; this build has: simulated",
+        "f.toml:1: there is no executor \"abacus\"; this build has: simulated, python",
     ),
     (
         "default_tier = 'gold'",

@@ -185,6 +185,7 @@ impl Rig {
             };
             let settings = GpuSettings {
                 batch_timeout: None,
+                reset_max: Duration::from_secs(10),
                 output_max: 1000,
                 canary: Input::new(CANARY),
             };

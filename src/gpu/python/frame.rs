@@ -1,0 +1,346 @@
+//! The frames between a GPU thread and its worker process. Pure: bytes in, frames out.
+//!
+//! A frame is its length (of all that follows), a letter for its kind, and a body. Numbers are little-endian, `u32`
+//! unless said otherwise.
+//!
+//! ```text
+//! server → worker
+//!   (no letter)  the source of worker.py
+//!   B  half u8 · number · count · with-parameters u8 · length × count · [length or NONE × count] · texts · parameters
+//!   G  half u8 · number                                  run what was staged there
+//! worker → server
+//!   P  text                                              how far the start has come
+//!   F  length · message · traceback                      the start failed
+//!   R  takes-parameters u8 · version of Python           ready
+//!   D  number · count · kind u8 × count · length × count · [tokens u64 × count, if a kind says so] · texts
+//!   E  number · length · message · traceback             the batch function raised
+//! ```
+//!
+//! `number` counts the batches of a worker's life, so that a result can't be taken for another batch's. The worker runs
+//! the user's code, so nothing in its frames is believed unchecked.
+
+use crate::gpu::executor::Half;
+use crate::ticket::{Input, Output};
+
+/// An input without parameters.
+const NONE: u32 = u32::MAX;
+
+/// Largest frame that a worker may send, in bytes. Beyond it something is wrong with the function, or with the worker.
+const FRAME_BYTES_MAX: usize = 1 << 30;
+
+const LENGTH_BYTES: usize = 4;
+
+/// What a worker says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// How far its start has come.
+    Progress(String),
+    /// The start failed.
+    Failed(Complaint),
+    /// It can run batches: the version of its Python, and whether the function gets the requests' parameters too.
+    Ready {
+        version: String,
+        takes_parameters: bool,
+    },
+    /// A batch is back: result i belongs to input i.
+    Done {
+        number: u32,
+        results: Vec<Result<Output, String>>,
+    },
+    /// The batch function raised.
+    Raised { number: u32, complaint: Complaint },
+}
+
+/// What went wrong, in one line for the caller and in many for the log.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Complaint {
+    /// The last line of the traceback, or what to do.
+    pub message: String,
+    /// All of it; empty where none of the user's code took part.
+    pub traceback: String,
+}
+
+/// A worker sent what is no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("its worker sent something that is no answer (a frame of {0} bytes)")]
+pub(super) struct Malformed(usize);
+
+/// Appends the frame that hands the worker its own source.
+pub(super) fn source(into: &mut Vec<u8>, text: &str) {
+    framed(into, |body| body.extend_from_slice(text.as_bytes()));
+}
+
+/// Appends the frame that stages `inputs`.
+pub(super) fn stage(into: &mut Vec<u8>, half: Half, number: u32, inputs: &[Input]) {
+    let with_parameters = inputs.iter().any(|input| input.parameters.is_some());
+    framed(into, |body| {
+        body.extend([b'B', half.index() as u8]);
+        put(body, number);
+        put(body, size(inputs.len()));
+        body.push(u8::from(with_parameters));
+        inputs
+            .iter()
+            .for_each(|input| put(body, size(input.text.len())));
+        if with_parameters {
+            let length = |input: &Input| {
+                input
+                    .parameters
+                    .as_ref()
+                    .map_or(NONE, |json| size(json.len()))
+            };
+            inputs.iter().for_each(|input| put(body, length(input)));
+        }
+        inputs
+            .iter()
+            .for_each(|input| body.extend_from_slice(input.text.as_bytes()));
+        let parameters = inputs.iter().filter_map(|input| input.parameters.as_ref());
+        parameters.for_each(|json| body.extend_from_slice(json.as_bytes()));
+    });
+}
+
+/// Appends the frame that starts what was staged.
+pub(super) fn go(into: &mut Vec<u8>, half: Half, number: u32) {
+    framed(into, |body| {
+        body.extend([b'G', half.index() as u8]);
+        put(body, number);
+    });
+}
+
+fn framed(into: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
+    let start = into.len();
+    put(into, 0);
+    fill(into);
+    let length = size(into.len() - start - LENGTH_BYTES);
+    into[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+}
+
+fn put(into: &mut Vec<u8>, number: u32) {
+    into.extend_from_slice(&number.to_le_bytes());
+}
+
+/// Sizes of inputs and batches are limited far below 4 GiB by the configuration.
+fn size(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("a batch is smaller than 4 GiB")
+}
+
+/// The first frame in `bytes` and its length with all that belongs to it, if it is there in full.
+///
+/// # Errors
+/// [`Malformed`]: the worker can't be trusted any more.
+pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Frame, usize)>, Malformed> {
+    let Some((head, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
+        return Ok(None);
+    };
+    let length = u32::from_le_bytes(*head) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(Malformed(length));
+    }
+    let Some(body) = rest.get(..length) else {
+        return Ok(None);
+    };
+    let frame = Reader(body).frame().ok_or(Malformed(length))?;
+    Ok(Some((frame, LENGTH_BYTES + length)))
+}
+
+/// What is left of a frame to be read.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn frame(&mut self) -> Option<Frame> {
+        let frame = match self.byte()? {
+            b'P' => Frame::Progress(self.rest_as_text()),
+            b'F' => Frame::Failed(self.complaint()?),
+            b'R' => {
+                let takes_parameters = self.byte()? != 0;
+                Frame::Ready {
+                    version: self.rest_as_text(),
+                    takes_parameters,
+                }
+            }
+            b'D' => Frame::Done {
+                number: self.number()?,
+                results: self.results()?,
+            },
+            b'E' => Frame::Raised {
+                number: self.number()?,
+                complaint: self.complaint()?,
+            },
+            _ => return None,
+        };
+        self.0.is_empty().then_some(frame)
+    }
+
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_le_bytes(*taken))
+    }
+
+    fn rest_as_text(&mut self) -> String {
+        String::from_utf8_lossy(std::mem::take(&mut self.0)).into_owned()
+    }
+
+    fn complaint(&mut self) -> Option<Complaint> {
+        let length = self.number()? as usize;
+        let message = String::from_utf8_lossy(self.take(length)?).into_owned();
+        Some(Complaint {
+            message,
+            traceback: self.rest_as_text(),
+        })
+    }
+
+    fn results(&mut self) -> Option<Vec<Result<Output, String>>> {
+        let count = self.number()? as usize;
+        let kinds = self.take(count)?;
+        let lengths = self.take(count.checked_mul(4)?)?;
+        let with_tokens = kinds.contains(&1);
+        let tokens = if with_tokens {
+            self.take(count.checked_mul(8)?)?
+        } else {
+            &[]
+        };
+        let mut tokens = tokens
+            .chunks_exact(8)
+            .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")));
+        let lengths = lengths
+            .chunks_exact(4)
+            .map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes")));
+        let mut results = Vec::with_capacity(count);
+        for (kind, length) in kinds.iter().zip(lengths) {
+            let text = std::str::from_utf8(self.take(length as usize)?)
+                .ok()?
+                .to_owned();
+            let used = tokens.next();
+            results.push(match kind {
+                0 => Ok(Output { text, tokens: None }),
+                1 => Ok(Output { text, tokens: used }),
+                2 => Err(text),
+                _ => return None,
+            });
+        }
+        Some(results)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn done(kinds: &[u8], lengths: &[u32], rest: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        framed(&mut bytes, |body| {
+            body.push(b'D');
+            put(body, 7);
+            put(body, size(kinds.len()));
+            body.extend_from_slice(kinds);
+            lengths.iter().for_each(|length| put(body, *length));
+            body.extend_from_slice(rest);
+        });
+        bytes
+    }
+
+    #[test]
+    fn results_come_out_in_the_order_of_their_inputs() {
+        let mut rest = Vec::new();
+        for tokens in [0_u64, 9, 0] {
+            rest.extend_from_slice(&tokens.to_le_bytes());
+        }
+        rest.extend_from_slice("aüno".as_bytes());
+        let bytes = done(&[0, 1, 2], &[1, 2, 2], &rest);
+        let output = |text: &str, tokens| {
+            Ok(Output {
+                text: text.to_owned(),
+                tokens,
+            })
+        };
+        let results = vec![
+            output("a", None),
+            output("ü", Some(9)),
+            Err("no".to_owned()),
+        ];
+        assert_eq!(
+            parse(&bytes),
+            Ok(Some((Frame::Done { number: 7, results }, bytes.len())))
+        );
+    }
+
+    #[test]
+    fn an_empty_output_is_an_output() {
+        let results = vec![Ok(Output::default()), Ok(Output::default())];
+        let bytes = done(&[0, 0], &[0, 0], b"");
+        assert_eq!(
+            parse(&bytes),
+            Ok(Some((Frame::Done { number: 7, results }, bytes.len())))
+        );
+    }
+
+    #[test]
+    fn a_frame_that_does_not_add_up_is_refused() {
+        let wrong = [
+            done(&[0], &[2], b"a"),
+            done(&[0], &[1], b"ab"),
+            done(&[3], &[1], b"a"),
+            done(&[0], &[1], b"\xFF"),
+            done(&[1], &[1], b"a"),
+            vec![1, 0, 0, 0, b'?'],
+            vec![0, 0, 0, 0],
+            vec![0xFF; 8],
+        ];
+        for bytes in wrong {
+            assert!(parse(&bytes).is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn frames_for_the_worker_say_what_is_documented() {
+        let mut bytes = Vec::new();
+        let inputs = [
+            Input::new("é"),
+            Input {
+                text: "b".into(),
+                parameters: Some("{}".into()),
+            },
+        ];
+        stage(&mut bytes, Half::B, 5, &inputs);
+        let expected = [
+            &[32, 0, 0, 0, b'B', 1, 5, 0, 0, 0, 2, 0, 0, 0, 1][..],
+            &[2, 0, 0, 0, 1, 0, 0, 0],
+            &[0xFF, 0xFF, 0xFF, 0xFF, 2, 0, 0, 0],
+            "éb{}".as_bytes(),
+        ];
+        assert_eq!(bytes, expected.concat());
+        bytes.clear();
+        go(&mut bytes, Half::A, 5);
+        assert_eq!(bytes, [6, 0, 0, 0, b'G', 0, 5, 0, 0, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_worker_sends_is_a_frame_part_of_one_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let mut framed_bytes = Vec::new();
+            framed(&mut framed_bytes, |body| body.extend_from_slice(&bytes));
+            for input in [&bytes[..], &framed_bytes[..]] {
+                if let Ok(Some((_, length))) = parse(input) {
+                    prop_assert!(length <= input.len());
+                }
+            }
+        }
+
+        #[test]
+        fn a_frame_that_is_cut_off_is_waited_for(cut in 0_usize..20) {
+            let bytes = done(&[0], &[6], "aß€".as_bytes());
+            prop_assert_eq!(parse(&bytes[..cut]), Ok(None));
+        }
+    }
+}

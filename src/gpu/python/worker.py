@@ -1,0 +1,423 @@
+"""The worker: imports the user's batch function and runs it on the batches that the server sends.
+
+The server hands this file over on standard input, which is one end of a socket. The socket is moved to a descriptor of
+its own first thing, so that nothing that the user's code reads or prints can get between the frames. Two threads: the
+main one runs the user's code, the other reads, so that the next batch is decoded while the present one runs, and so that
+the process ends when the server does, whatever the user's code is doing.
+
+Standard library only, Python 3.8 and newer. The frames are described in frame.rs.
+"""
+
+import difflib
+import faulthandler
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import queue
+import socket
+import struct
+import sys
+import threading
+import traceback
+
+FAILED, PROGRESS, READY, DONE, RAISED = b"F", b"P", b"R", b"D", b"E"
+STAGE, GO = ord("B"), ord("G")
+TEXT, TEXT_AND_TOKENS, REJECTED = 0, 1, 2
+NONE = 0xFFFFFFFF
+
+# A function that names the inputs at fault is called again without them, at most so often for one batch.
+CALLS_MAX = 3
+MESSAGE_MAX = 1000
+TRACEBACK_MAX = 16_000
+TOKENS_MAX = (1 << 64) - 1
+
+
+class Unfit(Exception):
+    """What was asked for can't be served; the message says what to do."""
+
+
+class Connection:
+    """The socket to the server."""
+
+    def __init__(self):
+        self.socket = socket.socket(fileno=os.dup(0))
+        self.socket.settimeout(None)
+        # A batch and the order to run it come in one read.
+        self.stream = self.socket.makefile("rb", 1 << 16)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+
+    def send(self, kind, *parts):
+        body = b"".join(parts)
+        self.socket.sendall(struct.pack("<I", 1 + len(body)) + kind + body)
+
+    def receive(self):
+        (length,) = struct.unpack("<I", self.take(4))
+        return self.take(length)
+
+    def take(self, count):
+        data = self.stream.read(count)
+        if len(data) < count:
+            raise EOFError
+        return data
+
+
+# --- what is called
+
+
+def load(target):
+    """The object that `file.py:name` or `package.module:name` stands for, and what to call it."""
+    place, _, name = (target, "", "batchstring") if target.endswith(".py") else target.rpartition(":")
+    if not place or not name:
+        raise Unfit(f"{target!r} names no function: write file.py:function or package.module:function")
+    is_file = place.endswith(".py") or "/" in place
+    if sys.path and sys.path[0] == "":
+        del sys.path[0]
+    module = load_file(place) if is_file else load_module(place)
+    found = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise Unfit(missing(place, found, part))
+        found = getattr(found, part)
+    return found, f"{os.path.basename(place)}:{name}"
+
+
+def load_file(path):
+    """As `python path` would: imports find what lies beside the file."""
+    path = os.path.abspath(path)
+    if os.path.isdir(path):
+        raise Unfit(f"{path} is a folder: name the .py file in it, or a module with dots instead of slashes")
+    if not os.path.exists(path):
+        raise Unfit(f"there is no file {path} (the server runs in {os.getcwd()})")
+    sys.path.insert(0, os.path.dirname(path))
+    sys.argv = [path]
+    name = os.path.splitext(os.path.basename(path))[0]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise Unfit(f"{path} is no Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def load_module(name):
+    """As `python -m name` would: imports find what lies in the working directory."""
+    sys.path.insert(0, os.getcwd())
+    sys.argv = [name]
+    return importlib.import_module(name)
+
+
+def missing(place, module, name):
+    names = [other for other in dir(module) if not other.startswith("_")]
+    near = difflib.get_close_matches(name, names, 1)
+    if near:
+        return f"{place} has no {name!r}; did you mean {near[0]!r}?"
+    own = [other for other in names if getattr(getattr(module, other), "__module__", "") == module.__name__]
+    callables = [other for other in own if callable(getattr(module, other))]
+    return f"{place} has no {name!r}; it defines {', '.join(callables[:10]) or 'no function'}"
+
+
+def build(name, found, progress):
+    """The callable that is served: an instance, if it is a class, set up."""
+    if inspect.isclass(found):
+        progress(f"building {name}")
+        try:
+            found = found()
+        except TypeError as error:
+            raise Unfit(f"{name} is a class that can't be built without arguments: {error}") from error
+    if inspect.ismodule(found) or not callable(found):
+        kind = type(found).__name__
+        raise Unfit(f"{name} is no function but of the type {kind}, which can't be called (it has no __call__)")
+    setup = None if inspect.isroutine(found) else getattr(found, "setup", None)
+    if callable(setup):
+        progress(f"running the setup() of {name}")
+        setup()
+    return found
+
+
+def takes_parameters(name, function):
+    """Whether it wants the parameters of the requests too. One optional argument more is the function's own affair."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return False
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [each for each in signature.parameters.values() if each.kind in plain]
+    required = [each for each in positional if each.default is each.empty]
+    any_number = any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values())
+    by_name = [
+        each.name
+        for each in signature.parameters.values()
+        if each.kind is each.KEYWORD_ONLY and each.default is each.empty
+    ]
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):
+        raise Unfit(f"{name} is an async function: make it a plain one, def without async")
+    if not positional and not any_number:
+        raise Unfit(f"{name}{signature} takes no inputs: it must take one argument, the list of inputs")
+    if len(required) > 2 or by_name:
+        raise Unfit(
+            f"{name}{signature} wants more than the server has: it is called with the list of inputs, and with a "
+            "list of parameters if it takes a second argument"
+        )
+    return len(positional) > 1 and (len(required) > 1 or positional[1].name == "parameters")
+
+
+# --- batches
+
+
+class Batch:
+    """Inputs, and their parameters if any request had some."""
+
+    def __init__(self, frame):
+        self.half, self.number, count, with_parameters = struct.unpack_from("<BIIB", frame, 1)
+        at = 11
+        lengths = struct.unpack_from(f"<{count}I", frame, at)
+        at += 4 * count
+        kept = (NONE,) * count
+        if with_parameters:
+            kept = struct.unpack_from(f"<{count}I", frame, at)
+            at += 4 * count
+        self.inputs = []
+        for length in lengths:
+            self.inputs.append(frame[at : at + length].decode())
+            at += length
+        self.raw = []
+        for length in kept:
+            if length == NONE:
+                self.raw.append(None)
+                continue
+            self.raw.append(frame[at : at + length])
+            at += length
+
+    def parameters(self):
+        return [{} if raw is None else json.loads(raw) for raw in self.raw]
+
+
+class Runner:
+    """Calls the function, and makes of what it returns what the server takes."""
+
+    def __init__(self, function, with_parameters):
+        self.function, self.with_parameters = function, with_parameters
+
+    def run(self, batch):
+        """One output or exception for each input."""
+        arguments = [batch.inputs, batch.parameters()] if self.with_parameters else [batch.inputs]
+        results = [None] * len(batch.inputs)
+        left = list(range(len(batch.inputs)))
+        for call in range(1, CALLS_MAX + 1):
+            try:
+                # Copies, since the function may change what it is given.
+                outputs = listed(self.function(*map(list, arguments)), len(left))
+            except BaseException as error:
+                named = at_fault(error, len(left))
+                if not named or call == CALLS_MAX and len(named) < len(left):
+                    raise
+                for index in named:
+                    results[left[index]] = error
+                stays = [index for index in range(len(left)) if index not in named]
+                left = [left[index] for index in stays]
+                arguments = [[argument[index] for index in stays] for argument in arguments]
+                if not left:
+                    return results
+                continue
+            for index, output in zip(left, outputs):
+                results[index] = output
+            return results
+        raise AssertionError("the last call returns or raises")
+
+
+def at_fault(error, count):
+    """The places of the inputs that the exception names in `indices`, if they make sense."""
+    try:
+        named = {int(index) for index in getattr(error, "indices", ())}
+    except (TypeError, ValueError):
+        return set()
+    return named if all(0 <= index < count for index in named) else set()
+
+
+def listed(outputs, count):
+    kind = type(outputs).__name__
+    if inspect.iscoroutine(outputs):
+        outputs.close()
+        raise Unfit("the batch function is async: make it a plain one")
+    if outputs is None:
+        raise Unfit("the batch function returned None instead of a list: is a return missing?")
+    if isinstance(outputs, (str, bytes, bytearray, dict, set, frozenset)) or not hasattr(outputs, "__iter__"):
+        raise Unfit(f"the batch function returned a {kind} instead of a list with one string for each input")
+    outputs = outputs if isinstance(outputs, (list, tuple)) else list(outputs)
+    if len(outputs) != count:
+        raise Unfit(f"the batch function returned {len(outputs)} outputs for {count} inputs")
+    return outputs
+
+
+def encode(results):
+    """Kinds, lengths and, if there are any, token counts; then all the texts."""
+    try:
+        texts = list(map(str.encode, results))
+        return [struct.pack("<I", len(texts)), bytes(len(texts)), struct.pack(f"<{len(texts)}I", *map(len, texts)), *texts]
+    except (TypeError, UnicodeEncodeError):
+        return encode_each(results)
+
+
+def encode_each(results):
+    kinds, texts, tokens = bytearray(), [], []
+    for result in results:
+        kind, text, used = encode_one(result)
+        kinds.append(kind)
+        texts.append(text)
+        tokens.append(used)
+    count = len(results)
+    parts = [struct.pack("<I", count), bytes(kinds), struct.pack(f"<{count}I", *map(len, texts))]
+    if TEXT_AND_TOKENS in kinds:
+        parts.append(struct.pack(f"<{count}Q", *tokens))
+    return parts + texts
+
+
+def encode_one(result):
+    if isinstance(result, str):
+        return encode_text(result, TEXT, 0)
+    if isinstance(result, BaseException):
+        return REJECTED, message_of(result), 0
+    if isinstance(result, (tuple, list)) and len(result) == 2 and isinstance(result[0], str):
+        text, used = result
+        try:
+            used = used.__index__()
+        except (AttributeError, TypeError):
+            used = -1
+        if 0 <= used <= TOKENS_MAX:
+            return encode_text(text, TEXT_AND_TOKENS, used)
+        return REJECTED, b"the batch function's tokens_used for this input is no whole number, 0 or more", 0
+    kind = type(result).__name__
+    return REJECTED, f"the batch function returned a value of the type {kind} for this input, not a string".encode(), 0
+
+
+def encode_text(text, kind, used):
+    try:
+        return kind, text.encode(), used
+    except UnicodeEncodeError as error:
+        code, place = ord(text[error.start]), error.start
+        problem = f"the batch function's output for this input can't be written as UTF-8: lone surrogate U+{code:04X}"
+        return REJECTED, f"{problem} at position {place}".encode(), 0
+
+
+# --- what went wrong
+
+
+def message_of(error):
+    """The last line of a traceback."""
+    if isinstance(error, Unfit):
+        line = str(error)
+    else:
+        try:
+            line = traceback.format_exception_only(type(error), error)[-1].strip()
+        except Exception:
+            line = type(error).__name__
+    return line[:MESSAGE_MAX].encode("utf-8", "backslashreplace")
+
+
+def traceback_of(error):
+    """The whole traceback from where the user's code begins; empty where none of it took part."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in ("<funicular>", "<string>"):
+        frames = frames.tb_next
+    if isinstance(error, Unfit) and error.__cause__ is None:
+        return b""
+    try:
+        text = "".join(traceback.format_exception(type(error), error, frames))
+    except Exception:
+        text = ""
+    # The message may hold the whole input.
+    lines = [line if len(line) <= MESSAGE_MAX else line[:MESSAGE_MAX] + " ..." for line in text.splitlines()]
+    return "\n".join(lines)[-TRACEBACK_MAX:].encode("utf-8", "backslashreplace")
+
+
+def send_error(connection, kind, error, prefix=b"", advice=""):
+    message = message_of(error) + advice.encode("utf-8", "backslashreplace")
+    connection.send(kind, prefix, struct.pack("<I", len(message)), message, traceback_of(error))
+
+
+def advice_for(error, target):
+    """What to do about an exception at start, where Python's own message leaves that open."""
+    if isinstance(error, ModuleNotFoundError):
+        return f": is it installed for {sys.executable}? --python-bin or an active virtual environment choose another"
+    if isinstance(error, SystemExit):
+        return f": {target} ends the process when it is imported; put its script part under if __name__ == '__main__':"
+    return ""
+
+
+# --- the two threads
+
+
+def read(connection, orders):
+    """The reading thread: keeps what is staged, and passes on what is to run."""
+    staged = {}
+    try:
+        while True:
+            frame = connection.receive()
+            if frame[0] == STAGE:
+                batch = Batch(frame)
+                staged[batch.half] = batch
+            elif frame[0] == GO:
+                half, number = struct.unpack_from("<BI", frame, 1)
+                batch = staged.pop(half)
+                assert batch.number == number, "what was staged last is what is launched"
+                orders.put(batch)
+    except (EOFError, OSError):
+        # The server is gone. Whatever the main thread does, nobody waits for it.
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(4)
+
+
+def start(connection, target):
+    """The function to serve, or None if there is none; then the server knows why."""
+
+    def progress(text):
+        connection.send(PROGRESS, text.encode("utf-8", "backslashreplace"))
+
+    try:
+        progress(f"importing {target}")
+        found, name = load(target)
+        function = build(name, found, progress)
+        return Runner(function, takes_parameters(name, function))
+    except BaseException as error:
+        send_error(connection, FAILED, error, advice=advice_for(error, target))
+        return None
+
+
+def serve(connection, runner, orders):
+    connection.send(READY, bytes([runner.with_parameters]), sys.version.split()[0].encode())
+    while True:
+        batch = orders.get()
+        number = struct.pack("<I", batch.number)
+        try:
+            results = runner.run(batch)
+        except BaseException as error:
+            send_error(connection, RAISED, error, number)
+        else:
+            connection.send(DONE, number, *encode(results))
+        # Not to be kept alive while the process waits for the next batch.
+        batch = results = None
+
+
+def main():
+    connection = Connection()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    faulthandler.enable()
+    target = sys.argv[-1]
+    orders = queue.SimpleQueue()
+    threading.Thread(target=read, args=(connection, orders), name="funicular-reader", daemon=True).start()
+    runner = start(connection, target)
+    if runner is not None:
+        serve(connection, runner, orders)
+    sys.stdout.flush()
+    os._exit(5)
+
+
+main()
