@@ -1,0 +1,286 @@
+//! Workers that die, hang and raise under traffic: whoever had nothing to do with it must not notice.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::model::{
+    Model, children, holdings, is_alive, python_is_there, wait_all_ready, wait_gone, workers,
+};
+use crate::support::{Server, heavy, in_parallel, timed, unique, wait_for};
+
+const SLOW_UPPER: &str = "import time\ndef batchstring(inputs):\n    time.sleep(0.05)\n    return [text.upper() for text in inputs]\n";
+
+fn send(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not 0");
+    kill_process(pid, signal).expect("it is there");
+}
+
+/// Runs `trouble` while `callers` ask without pause; every one of them must get its own answer. How many there were.
+fn under_traffic(server: &Server, callers: usize, trouble: impl FnOnce()) -> usize {
+    let (over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            in_parallel(callers, |_| {
+                let mut client = server.connect();
+                while !over.load(Ordering::Relaxed) {
+                    let text = unique("traffic");
+                    client.infer(&text).expect_output(&text);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        });
+        wait_for("traffic", || {
+            answered.load(Ordering::Relaxed) > callers || asking.is_finished()
+        });
+        trouble();
+        let before = answered.load(Ordering::Relaxed);
+        wait_for("traffic after it", || {
+            answered.load(Ordering::Relaxed) > before + callers || asking.is_finished()
+        });
+        over.store(true, Ordering::Relaxed);
+    });
+    answered.into_inner()
+}
+
+/// Waits until `pid` is gone, a worker more than those in `others` is there, and all serve.
+fn wait_replaced(server: &Server, pid: u32) {
+    wait_gone(pid);
+    wait_for("a new worker", || {
+        let status = server.status();
+        let up = status["gpus"]
+            .as_array()
+            .expect("GPUs")
+            .iter()
+            .all(|gpu| gpu["up"] == true);
+        up && !workers(server).contains(&pid) && workers(server).len() == 4
+    });
+}
+
+#[test]
+fn workers_killed_in_mid_batch_are_replaced_and_nobody_notices() {
+    if !python_is_there() {
+        return;
+    }
+    let _alone = heavy();
+    let server = Model::new(SLOW_UPPER).serve(4, &["--deadline-ms", "30000"]);
+    under_traffic(&server, 40, || {
+        for _ in 0..3 {
+            let victim = workers(&server)[1];
+            send(victim, Signal::KILL);
+            wait_replaced(&server, victim);
+        }
+    });
+    server.wait_log("killed by SIGKILL");
+}
+
+#[test]
+fn a_worker_that_stands_still_is_killed_and_replaced_and_nobody_notices() {
+    if !python_is_there() {
+        return;
+    }
+    let _alone = heavy();
+    let server = Model::new(SLOW_UPPER).serve(4, &["--deadline-ms", "30000"]);
+    under_traffic(&server, 40, || {
+        let victim = workers(&server)[2];
+        send(victim, Signal::STOP);
+        wait_replaced(&server, victim);
+    });
+    server.wait_log("a batch did not come back within");
+}
+
+#[test]
+fn an_idle_worker_that_dies_is_noticed_at_once() {
+    if !python_is_there() {
+        return;
+    }
+    let server = Model::new(SLOW_UPPER).serve(2, &[]);
+    let victim = workers(&server)[0];
+    let (took, ()) = timed(|| {
+        send(victim, Signal::KILL);
+        server.wait_log("is down: its worker process was killed by SIGKILL");
+    });
+    // 100 ms between two looks; the rest is for a machine that is busy with other tests.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn one_input_that_raises_costs_its_caller_alone() {
+    if !python_is_there() {
+        return;
+    }
+    let _alone = heavy();
+    let source = "def batchstring(inputs):\n    if 'poison' in inputs:\n        raise ValueError('poison')\n    return [text.upper() for text in inputs]\n";
+    let flags = [
+        "--hold-max-ms",
+        "3000",
+        "--patience",
+        "inf",
+        "--deadline-ms",
+        "30000",
+        "--batch-timeout-ms",
+        "10000",
+    ];
+    let server = Model::new(source).serve(1, &flags);
+    let statuses = in_parallel(100, |index| {
+        let text = if index == 42 {
+            "poison".to_owned()
+        } else {
+            unique("clean")
+        };
+        let response = server.infer(&text);
+        if index != 42 {
+            response.expect_output(&text);
+        }
+        response.status
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 99);
+    assert_eq!(statuses[42], 422);
+    assert_eq!(
+        server.log().matches("raise ValueError('poison')").count(),
+        1,
+        "one traceback for the whole search"
+    );
+}
+
+#[test]
+fn inputs_that_the_function_names_need_no_search() {
+    if !python_is_there() {
+        return;
+    }
+    let _alone = heavy();
+    let source = "class Refused(Exception):\n    def __init__(self, indices):\n        super().__init__(f'{len(indices)} refused')\n        \
+                  self.indices = indices\ndef batchstring(inputs):\n    bad = [i for i, text in enumerate(inputs) if text.startswith('bad')]\n    \
+                  if bad:\n        raise Refused(bad)\n    return [text.upper() for text in inputs]\n";
+    let flags = [
+        "--hold-max-ms",
+        "1000",
+        "--patience",
+        "inf",
+        "--batch-max",
+        "20",
+        "--deadline-ms",
+        "30000",
+    ];
+    let server = Model::new(source).serve(1, &flags);
+    in_parallel(20, |index| {
+        let text = unique(if index % 7 == 0 { "bad" } else { "good" });
+        let response = server.infer(&text);
+        if index % 7 == 0 {
+            let problem = response.expect_problem(422);
+            assert!(
+                problem["detail"]
+                    .as_str()
+                    .expect("text")
+                    .contains("Refused: "),
+                "{problem}"
+            );
+        } else {
+            response.expect_output(&text);
+        }
+    });
+    // The whole batch was one launch, whatever the function was called.
+    assert_eq!(
+        server
+            .fresh_metrics()
+            .value("funicular_batch_launches_total", &[("reason", "search")]),
+        0.0
+    );
+}
+
+#[test]
+fn too_few_outputs_never_shift_an_answer_to_a_neighbour() {
+    if !python_is_there() {
+        return;
+    }
+    let _alone = heavy();
+    let source = "def batchstring(inputs):\n    return [text.upper() for text in inputs][:99] if len(inputs) > 10 else [text.upper() for text in inputs]\n";
+    let flags = [
+        "--hold-max-ms",
+        "3000",
+        "--patience",
+        "inf",
+        "--deadline-ms",
+        "30000",
+        "--batch-timeout-ms",
+        "10000",
+    ];
+    let server = Model::new(source).serve(1, &flags);
+    let statuses = in_parallel(100, |_| {
+        let text = unique("counted");
+        let response = server.infer(&text);
+        if response.status == 200 {
+            response.expect_output(&text);
+        }
+        response.status
+    });
+    // Every batch small enough to be answered right is; nothing is ever answered wrong.
+    assert!(
+        statuses
+            .iter()
+            .all(|status| [200, 422, 503].contains(status)),
+        "{statuses:?}"
+    );
+}
+
+#[test]
+fn restarts_leak_neither_descriptors_nor_threads_nor_processes() {
+    if !python_is_there() {
+        return;
+    }
+    let _alone = heavy();
+    let source = "import subprocess\nsubprocess.Popen(['sleep', '1000'])\ndef batchstring(inputs):\n    return [text.upper() for text in inputs]\n";
+    let mut server = Model::new(source).serve(1, &[]);
+    let before = holdings(server.pid());
+    let mut dead = Vec::new();
+    for _ in 0..4 {
+        let worker = workers(&server)[0];
+        dead.push(worker);
+        dead.extend(children(worker));
+        send(worker, Signal::KILL);
+        wait_gone(worker);
+        wait_for("its successor", || {
+            workers(&server).iter().any(|pid| *pid != worker)
+        });
+        wait_all_ready(&mut server);
+    }
+    assert_eq!(dead.len(), 8, "each worker had a child of its own");
+    dead.iter().for_each(|pid| wait_gone(*pid));
+    assert_eq!(workers(&server).len(), 1);
+    server.wait_for("as many descriptors and threads as before", |server| {
+        holdings(server.pid()) == before
+    });
+}
+
+#[test]
+fn workers_end_with_the_server_however_it_ends() {
+    if !python_is_there() {
+        return;
+    }
+    let source = "import signal, threading\nfor number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):\n    \
+                  signal.signal(number, signal.SIG_IGN)\ndef batchstring(inputs):\n    \
+                  if 'for ever' in inputs:\n        threading.Event().wait()\n    return inputs\n";
+    for signal in [Signal::KILL, Signal::TERM] {
+        let mut server = Model::new(source).serve(
+            2,
+            &["--drain-grace-ms", "100", "--batch-timeout-ms", "60000"],
+        );
+        let mut client = server.connect();
+        client.send(crate::support::post("", "for ever"));
+        server.wait_for("a running batch", |server| {
+            server.status()["gpus"]
+                .as_array()
+                .expect("GPUs")
+                .iter()
+                .any(|gpu| gpu["running"] == 1)
+        });
+        let all = workers(&server);
+        assert_eq!(all.len(), 2);
+        server.signal(signal);
+        server.wait_exit();
+        all.iter().for_each(|pid| wait_gone(*pid));
+        assert!(all.iter().all(|pid| !is_alive(*pid)));
+    }
+}

@@ -1,0 +1,165 @@
+//! A user's Python file, and a server that runs it.
+
+use std::fs;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Server, wait_for};
+
+/// Whether there is a Python; if not, says that the test is skipped.
+pub fn python_is_there() -> bool {
+    let found = Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("skipped: python3 is not installed");
+    }
+    found
+}
+
+/// Whether that Python has `module`; if not, says that the test is skipped.
+pub fn has_module(module: &str) -> bool {
+    let code = format!("import {module}");
+    let found = Command::new("python3")
+        .args(["-c", &code])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("skipped: the Python module {module} is not installed");
+    }
+    found
+}
+
+/// A folder with a file `model.py`.
+pub struct Model {
+    folder: tempfile::TempDir,
+}
+
+impl Model {
+    /// A file with this source.
+    pub fn new(source: &str) -> Model {
+        let folder = tempfile::tempdir().expect("a folder");
+        let model = Model { folder };
+        model.write("model.py", source);
+        model
+    }
+
+    /// One more file beside it.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        fs::write(self.path(name), content).expect("written");
+    }
+
+    /// The path of a file beside it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The file's path as an argument, with `:function` if any.
+    pub fn target(&self, function: &str) -> String {
+        format!("{}{function}", self.path("model.py").display())
+    }
+
+    /// A server with `gpus` workers that run `batchstring`, all of them ready.
+    pub fn serve(self, gpus: usize, flags: &[&str]) -> Served {
+        let mut server = start(
+            &self.target(""),
+            &[&["--gpus", &gpus.to_string()], flags].concat(),
+        );
+        wait_all_ready(&mut server);
+        Served {
+            server,
+            model: self,
+        }
+    }
+}
+
+/// A server and the file that it runs, which it reads again whenever it starts a worker.
+pub struct Served {
+    server: Server,
+    /// The file.
+    pub model: Model,
+}
+
+impl Deref for Served {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl DerefMut for Served {
+    fn deref_mut(&mut self) -> &mut Server {
+        &mut self.server
+    }
+}
+
+/// A server that runs `target` and may never become ready.
+pub fn start(target: &str, flags: &[&str]) -> Server {
+    Server::start(&[&["--python", target, "--cores", "1"], flags].concat())
+}
+
+/// Waits until every GPU serves.
+pub fn wait_all_ready(server: &mut Server) {
+    server.wait_for("all GPUs to be ready", |server| {
+        let status = server.status();
+        status["gpus"]
+            .as_array()
+            .expect("GPUs")
+            .iter()
+            .all(|gpu| gpu["up"] == true)
+    });
+}
+
+/// The process ids of a server's workers.
+pub fn workers(server: &Server) -> Vec<u32> {
+    children(server.pid())
+}
+
+/// The living children of a process.
+pub fn children(parent: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        if state(pid).is_some_and(|(state, its_parent)| its_parent == parent && state != 'Z') {
+            found.push(pid);
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+/// Whether a process runs (or is stopped); one that waits to be buried does not.
+pub fn is_alive(pid: u32) -> bool {
+    state(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X')
+}
+
+fn state(pid: u32) -> Option<(char, u32)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+/// Waits until a process is gone.
+pub fn wait_gone(pid: u32) {
+    wait_for("the end of a process", || !is_alive(pid));
+}
+
+/// How many descriptors and threads a process has.
+pub fn holdings(pid: u32) -> (usize, usize) {
+    let count = |folder: &str| {
+        fs::read_dir(Path::new("/proc").join(pid.to_string()).join(folder))
+            .expect("alive")
+            .count()
+    };
+    (count("fd"), count("task"))
+}
