@@ -1,7 +1,6 @@
 //! From what was recorded to the result: rates, tables, curves and the warnings that belong beside them. Pure, but for looking
 //! at the machine.
 
-use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use crate::clock;
@@ -21,8 +20,17 @@ use crate::session::Session;
 const LATE_SHARE_MAX: f64 = 0.05;
 /// …and above this.
 const LATE_MS_MIN: f64 = 1.0;
+/// …and if so many requests were noticed that late: of a hundred requests, the 99th percentile is the worst one, and a machine
+/// that stops for 8 ms once in a while is no bottleneck.
+const LATE_COUNT_MIN: u64 = 10;
+/// Lateness of a thread that had this much of its core to spare is the doing of other programs.
+const BUSY_WITH_OTHERS: f64 = 0.5;
+/// A closed loop that gets this share of 429s measures refusals.
+const SHED_WARN: f64 = 0.5;
 /// A generator thread that is busier than this has no room for a burst.
 const BUSY_MAX: f64 = 0.9;
+/// What rates are divided by at least: a run may be stopped in its warm-up.
+const SECONDS_MIN: f64 = 1e-9;
 /// Waiting for connections is worth a word from this share of the requests on.
 const CONNECTION_WAITS_WARN: f64 = 0.01;
 
@@ -31,8 +39,18 @@ pub(crate) fn seconds(window: Window) -> f64 {
     clock::seconds(window.to_ns - window.from_ns)
 }
 
+/// Requests that the schedule held in one second of `window`; in a closed loop, those that were sent.
+fn offered(plan: &Plan, window: Window, second: u32, sent: u64) -> u64 {
+    let Load::Open(schedule) = &plan.job.load else {
+        return sent;
+    };
+    let from = window.from_ns + u64::from(second) * clock::SECOND;
+    let before = |at: u64| schedule.partition_point(|&due| due < at.min(window.to_ns));
+    (before(from + clock::SECOND) - before(from)) as u64
+}
+
 /// One second of all threads, with the requests that the schedule held in it.
-pub(crate) fn interval(record: &IntervalRecord, plan: &Plan, offered: u64) -> Interval {
+pub(crate) fn interval(record: &IntervalRecord, plan: &Plan) -> Interval {
     let start_seconds = f64::from(record.second);
     let rest = seconds(plan.job.window) - start_seconds;
     let mut all = Latencies::default();
@@ -53,7 +71,7 @@ pub(crate) fn interval(record: &IntervalRecord, plan: &Plan, offered: u64) -> In
         start_seconds,
         // After the schedule, the last answers are waited for.
         length_seconds: if rest > 0.0 { rest.min(1.0) } else { 1.0 },
-        offered,
+        offered: offered(plan, plan.job.window, record.second, record.sent),
         sent: record.sent,
         latency: all.summary(),
         tiers: (0..names.len()).map(tier).collect(),
@@ -62,6 +80,19 @@ pub(crate) fn interval(record: &IntervalRecord, plan: &Plan, offered: u64) -> In
             .iter()
             .map(|(class, count)| ((*class).to_owned(), *count))
             .collect(),
+    }
+}
+
+/// Cuts the seconds of a run that was stopped early to what was measured; nothing changes for one that was not.
+fn cut(intervals: &mut [Interval], plan: &Plan, window: Window) {
+    let duration = seconds(window);
+    for interval in intervals {
+        let rest = duration - interval.start_seconds;
+        if rest > 0.0 {
+            interval.length_seconds = interval.length_seconds.min(rest);
+        }
+        let second = interval.start_seconds as u32;
+        interval.offered = offered(plan, window, second, interval.sent);
     }
 }
 
@@ -86,12 +117,14 @@ pub(crate) fn assemble(
     plan: &Plan,
     session: &Session,
     started_at: SystemTime,
-    intervals: Vec<Interval>,
+    mut intervals: Vec<Interval>,
     monitor: Monitor,
     recorder: &Recorder,
 ) -> RunResult {
     let job = &plan.job;
-    let duration_seconds = seconds(job.window);
+    let duration_seconds = seconds(recorder.window());
+    let stopped = recorder.window() != job.window;
+    cut(&mut intervals, plan, recorder.window());
     let (corrected, uncorrected) = recorder.all_tiers();
     let totals = totals(plan, recorder);
     let answered = recorder.count(|outcome| matches!(outcome, Outcome::Status(_) | Outcome::Wrong));
@@ -112,6 +145,7 @@ pub(crate) fn assemble(
         server_command: session.server_command.clone().map(machine::portable),
         configuration: plan.configuration.clone(),
         duration_seconds,
+        planned_seconds: stopped.then(|| seconds(job.window)),
         latency: Latency {
             corrected: corrected.view(),
             uncorrected: uncorrected.view(),
@@ -125,7 +159,12 @@ pub(crate) fn assemble(
         zones: findings.zones,
         mismatches: recorder.mismatches.clone(),
         fail_if: Vec::new(),
-        warnings: findings.warning.into_iter().collect(),
+        refusals: recorder
+            .refusals
+            .iter()
+            .map(|(status, text)| (status.to_string(), text.clone()))
+            .collect(),
+        warnings: plan.notes.iter().cloned().chain(findings.warning).collect(),
         totals,
     };
     result.fail_if = session
@@ -133,17 +172,19 @@ pub(crate) fn assemble(
         .iter()
         .map(|condition| condition.judge(&result, recorder))
         .collect();
-    let warnings = warnings(&result, recorder, session.stop.load(Ordering::Relaxed));
+    let warnings = warnings(&result, recorder);
     result.warnings.extend(warnings);
     result
 }
 
 fn totals(plan: &Plan, recorder: &Recorder) -> Totals {
-    let duration = seconds(plan.job.window);
+    let window = recorder.window();
+    let duration = seconds(window).max(SECONDS_MIN);
     let scheduled = recorder.count(|_| true);
     let offered = match &plan.job.load {
         Load::Open(schedule) => {
-            schedule.len() - schedule.partition_point(|&due| due < plan.job.window.from_ns)
+            let before = |at: u64| schedule.partition_point(|&due| due < at);
+            before(window.to_ns) - before(window.from_ns)
         }
         Load::Closed { .. } => recorder.sent as usize,
     };
@@ -167,14 +208,14 @@ fn totals(plan: &Plan, recorder: &Recorder) -> Totals {
 /// Seconds in which answers could come. After a warm-up that is the measured part; without one, nothing can come in before
 /// the first answer, and an open loop should not be blamed for that.
 fn window_of_answers(plan: &Plan, recorder: &Recorder) -> f64 {
-    let window = plan.job.window;
+    let window = recorder.window();
     let open = matches!(plan.job.load, Load::Open(_));
     let from = if open && window.from_ns == 0 {
         recorder.first_good_ns.min(window.to_ns)
     } else {
         window.from_ns
     };
-    clock::seconds(window.to_ns - from).max(1e-9)
+    clock::seconds(window.to_ns - from).max(SECONDS_MIN)
 }
 
 fn tier(name: &str, record: &TierRecord, plan: &Plan, recorder: &Recorder) -> TierResult {
@@ -198,12 +239,16 @@ fn tier(name: &str, record: &TierRecord, plan: &Plan, recorder: &Recorder) -> Ti
 fn generator(recorder: &Recorder, corrected: &Latencies) -> Generator {
     let lateness = recorder.lateness.summary();
     let late_max = (clock::millis(corrected.percentile_ns(50.0)) * LATE_SHARE_MAX).max(LATE_MS_MIN);
+    let late = recorder.lateness.count_above((late_max * 1e6) as u64);
     let mut why = Vec::new();
-    if lateness.p99_ms > late_max {
+    if lateness.p99_ms > late_max && late >= LATE_COUNT_MIN {
         why.push(format!(
             "it noticed 1 % of the requests more than {:.1} ms after they were due (tolerated: {late_max:.1} ms)",
             lateness.p99_ms
         ));
+        if recorder.busy_fraction_max < BUSY_WITH_OTHERS {
+            why.push("this machine's CPUs were busy with something else".to_owned());
+        }
     }
     if recorder.busy_fraction_max > BUSY_MAX {
         why.push(format!(
@@ -222,14 +267,18 @@ fn generator(recorder: &Recorder, corrected: &Latencies) -> Generator {
     }
 }
 
-fn warnings(result: &RunResult, recorder: &Recorder, stopped: bool) -> Vec<String> {
+fn warnings(result: &RunResult, recorder: &Recorder) -> Vec<String> {
     let mut warnings = Vec::new();
     let generator = &result.generator;
     if let Some(why) = &generator.why {
-        warnings.push(format!(
-            "the generator was the bottleneck: {why}; use more --threads or another machine"
-        ));
+        let advice = if generator.busy_fraction_max < BUSY_WITH_OTHERS {
+            "leave it more of this machine, or use another one"
+        } else {
+            "use more --threads or another machine"
+        };
+        warnings.push(format!("the generator was the bottleneck: {why}; {advice}"));
     }
+    warnings.extend(nothing_good(result));
     let waits = generator.connection_waits as f64 / result.totals.scheduled.max(1) as f64;
     if waits > CONNECTION_WAITS_WARN {
         warnings.push(format!(
@@ -238,10 +287,14 @@ fn warnings(result: &RunResult, recorder: &Recorder, stopped: bool) -> Vec<Strin
             waits * 100.0
         ));
     }
-    if stopped {
-        warnings.push("stopped early: the rates are over the planned time".to_owned());
+    if let Some(planned) = result.planned_seconds {
+        warnings.push(format!(
+            "stopped early, after {:.1} of {planned:.1} s; rates are over the time that passed",
+            result.duration_seconds
+        ));
     }
     if !result.configuration.open_loop {
+        warnings.extend(mostly_shed(result, recorder));
         warnings.push(
             "closed loop: callers wait for the server, so a stall holds back the requests that would have shown it; \
              use --rate for latency, this for throughput"
@@ -250,4 +303,144 @@ fn warnings(result: &RunResult, recorder: &Recorder, stopped: bool) -> Vec<Strin
     }
     warnings.extend(recorder.notes.iter().cloned());
     warnings
+}
+
+/// A run without a good answer, unless its callers all hung up, as they were told to.
+fn nothing_good(result: &RunResult) -> Option<String> {
+    let totals = &result.totals;
+    (totals.ok == 0 && totals.errors > 0)
+        .then(|| "no good answer at all, so there is no latency to report".to_owned())
+}
+
+/// A closed loop with more callers than the server admits sends them straight back into the next refusal.
+fn mostly_shed(result: &RunResult, recorder: &Recorder) -> Option<String> {
+    let shed = recorder.count(|outcome| outcome == Outcome::Status(429));
+    let share = shed as f64 / (result.totals.ok + result.totals.errors).max(1) as f64;
+    (share > SHED_WARN).then(|| {
+        format!(
+            "{:.0} % of the answers were 429: so many callers are more than the server admits, and this measures its refusals; \
+             use fewer --connections, or a tier that is not shed (--tiers enterprise=1)",
+            share * 100.0
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{MILLISECOND, SECOND};
+    use crate::options::RunOptions;
+    use crate::record::Sample;
+    use crate::units::Span;
+    use std::time::Duration;
+
+    fn plan(rate: Option<f64>) -> Plan {
+        let options = RunOptions {
+            rate,
+            duration: Some(Span(Duration::from_secs(20))),
+            ..RunOptions::default()
+        };
+        options
+            .plan("http://127.0.0.1:1", 1, false, 2)
+            .expect("a plan")
+    }
+
+    /// One answer of this status every 10 ms, up to `until_ns`.
+    fn recorded(plan: &Plan, status: u16, until_ns: u64) -> Recorder {
+        let mut recorder = Recorder::new(1, plan.job.window, false);
+        for number in 0..until_ns / (10 * MILLISECOND) {
+            let due_ns = number * 10 * MILLISECOND;
+            recorder.noticed(due_ns, due_ns);
+            recorder.written(due_ns, None);
+            recorder.ended(Sample {
+                number,
+                tier: 0,
+                outcome: Outcome::Status(status),
+                due_ns,
+                written_ns: Some(due_ns),
+                done_ns: due_ns + MILLISECOND,
+            });
+        }
+        recorder
+    }
+
+    fn assembled(plan: &Plan, recorder: &Recorder, intervals: Vec<Interval>) -> RunResult {
+        assemble(
+            plan,
+            &Session::default(),
+            SystemTime::UNIX_EPOCH,
+            intervals,
+            Monitor::default(),
+            recorder,
+        )
+    }
+
+    #[test]
+    fn a_run_that_was_stopped_has_rates_over_the_time_that_passed() {
+        let plan = plan(Some(100.0));
+        let stop_ns = 4 * SECOND + 105 * MILLISECOND;
+        let mut recorder = recorded(&plan, 200, stop_ns);
+        recorder.stopped(stop_ns);
+        let intervals = (0..5)
+            .map(|second| interval(&IntervalRecord::new(second, 1), &plan))
+            .collect();
+        let result = assembled(&plan, &recorder, intervals);
+        assert_eq!(
+            (result.duration_seconds, result.planned_seconds),
+            (4.105, Some(20.0))
+        );
+        assert!((result.totals.offered_rate - 100.0).abs() < 0.5);
+        assert!((result.totals.achieved_rate - 100.0).abs() < 0.5);
+        let last = result.intervals.last().expect("five seconds");
+        assert_eq!(last.offered, 11);
+        assert!((last.length_seconds - 0.105).abs() < 1e-9);
+        assert!(result.warnings[0].contains("4.1 of 20.0 s"));
+
+        recorder.stopped(0);
+        let nothing = assembled(&plan, &recorder, Vec::new());
+        assert!(nothing.totals.offered_rate == 0.0 && nothing.totals.achieved_rate.is_finite());
+    }
+
+    #[test]
+    fn a_late_request_among_a_few_is_no_bottleneck() {
+        let plan = plan(Some(100.0));
+        let mut recorder = recorded(&plan, 200, 300 * MILLISECOND);
+        recorder.noticed(0, 8 * MILLISECOND);
+        let calm = generator(&recorder, &recorder.all_tiers().0);
+        assert!(!calm.generator_bound, "{:?}", calm.why);
+        assert!(calm.lateness.p99_ms > 7.0);
+
+        for _ in 0..LATE_COUNT_MIN {
+            recorder.noticed(0, 8 * MILLISECOND);
+        }
+        let why = |recorder: &Recorder| {
+            let bound = generator(recorder, &recorder.all_tiers().0);
+            bound.why.expect("bound")
+        };
+        assert!(why(&recorder).contains("busy with something else"));
+        recorder.busy_fraction_max = 0.95;
+        let own = why(&recorder);
+        assert!(!own.contains("something else") && own.contains("95 % of a core"));
+    }
+
+    #[test]
+    fn refusals_are_no_success() {
+        let closed = plan(None);
+        let mut recorder = recorded(&closed, 429, SECOND);
+        recorder.refused(429, || "{\"title\":\"shed\"}".to_owned());
+        let shed = assembled(&closed, &recorder, Vec::new());
+        let warnings = shed.warnings.join("\n");
+        assert!(warnings.contains("no good answer at all"), "{warnings}");
+        assert!(
+            warnings.contains("100 % of the answers were 429"),
+            "{warnings}"
+        );
+        assert_eq!(shed.refusals["429"], "{\"title\":\"shed\"}");
+        let good = assembled(&closed, &recorded(&closed, 200, SECOND), Vec::new());
+        let warnings = good.warnings.join("\n");
+        assert!(
+            !warnings.contains("429") && !warnings.contains("no good"),
+            "{warnings}"
+        );
+    }
 }

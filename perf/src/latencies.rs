@@ -68,6 +68,12 @@ impl Latencies {
         self.histogram.is_empty()
     }
 
+    /// Number of values above `nanos`, as exactly as the histogram tells them apart.
+    pub fn count_above(&self, nanos: u64) -> u64 {
+        self.histogram
+            .count_between(nanos.saturating_add(1).min(HIGHEST_NS), HIGHEST_NS)
+    }
+
     /// Mean in nanoseconds; 0 if there is no value.
     pub fn mean_ns(&self) -> f64 {
         if self.is_empty() {

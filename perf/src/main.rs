@@ -1,6 +1,6 @@
 //! `funicular-perf`: arguments to a run, a set of scenarios, or a report; and the exit code.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +15,10 @@ use funicular_perf::result::RunResult;
 use funicular_perf::scenario::{self, Circumstances, Scenario, ScenarioError};
 use funicular_perf::session::{self, Outputs, Session};
 use funicular_perf::target::TargetError;
-use funicular_perf::units::Span;
+use funicular_perf::units::{self, Span};
 use funicular_perf::{clock, machine, report, server, summary};
 
+const RESULTS_DEFAULT: &str = "perf/RESULTS.md";
 /// As clap has it.
 const EXIT_ARGUMENTS: u8 = 2;
 const EXIT_FAIL_IF: u8 = 3;
@@ -25,15 +26,18 @@ const EXIT_WRONG_ANSWERS: u8 = 4;
 
 const AFTER_HELP: &str = "\
 EXIT CODES
-  0  done    1  could not be done    2  bad arguments
-  3  a --fail-if condition held    4  wrong or double answers (stronger than 3)
+  0  done
+  1  could not be done: no server, no such file; or done without one good answer where no --fail-if says what to expect
+  2  bad arguments
+  3  a --fail-if condition held
+  4  wrong or double answers (stronger than 3)
 
 EXAMPLES
   What do callers see at 700 requests a second?
     funicular-perf run http://127.0.0.1:8080 --rate 700 --arrivals poisson --duration 30s \\
         --tiers enterprise=10,paid=30,free=60 --admin http://127.0.0.1:9090 --out perf/reports
   How much can it do?
-    funicular-perf run http://127.0.0.1:8080 --connections 3000 --warmup 2s
+    funicular-perf run http://127.0.0.1:8080 --connections 1000 --warmup 2s     (250 for each of 4 GPUs)
   Two builds side by side
     funicular-perf report before.json after.json
   All questions of perf/scenarios, against a server that it starts itself
@@ -74,7 +78,7 @@ struct Run {
     #[arg(long, value_name = "URL", help_heading = "Server")]
     admin: Option<String>,
     /// Process id of a local server, for its CPU time and memory
-    #[arg(long, value_name = "PID", help_heading = "Server")]
+    #[arg(long, value_name = "PID", help_heading = "Server", value_parser = units::whole::<u32>)]
     server_pid: Option<u32>,
 
     /// Name of the run
@@ -92,8 +96,8 @@ struct Run {
 
 #[derive(clap::Args)]
 struct OneScenario {
-    /// Names of scenarios, or paths of their files
-    #[arg(required = true, value_name = "SCENARIO")]
+    /// Names of scenarios, or paths of their files; without one, those that there are are listed
+    #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
     /// Where scenarios are looked up by name
     #[arg(long, value_name = "DIR", default_value = "perf/scenarios")]
@@ -107,9 +111,10 @@ struct AllScenarios {
     /// Where the scenarios are
     #[arg(long, value_name = "DIR", default_value = "perf/scenarios")]
     dir: PathBuf,
-    /// The page whose scenario section is rewritten; it stands between two marker lines
-    #[arg(long, value_name = "FILE", default_value = "perf/RESULTS.md")]
-    results: PathBuf,
+    /// The page whose scenario section is rewritten; it stands between two marker lines [default: perf/RESULTS.md; none with
+    /// --duration, whose quick looks are no results]
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -122,7 +127,8 @@ struct Common {
     /// Recorded arrivals for the scenarios that replay them; they are not part of the tree
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Duration of each run instead of its own, for a quick look; profiles and traces keep theirs
+    /// Duration of each run instead of its own, for a quick look; profiles and traces keep theirs. RESULTS.md is then
+    /// written only where --results names it
     #[arg(short, long, value_name = "TIME")]
     duration: Option<Span>,
     /// Where JSON, HTML, .hgrm and .hlog files go
@@ -156,14 +162,28 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("funicular-perf: {error:#}");
-        let arguments =
-            error.is::<OptionsError>() || error.is::<ConditionError>() || error.is::<TargetError>();
-        if arguments {
+        if is_about_arguments(&error) {
             ExitCode::from(EXIT_ARGUMENTS)
         } else {
             ExitCode::FAILURE
         }
     })
+}
+
+/// True if other arguments would help; false if the world would have to change: a file or server that is not there.
+fn is_about_arguments(error: &anyhow::Error) -> bool {
+    if let Some(error) = error.downcast_ref::<OptionsError>() {
+        return !error.is_about_the_world();
+    }
+    if let Some(error) = error.downcast_ref::<TargetError>() {
+        return matches!(error, TargetError::Url(_));
+    }
+    match error.downcast_ref::<ScenarioError>() {
+        Some(ScenarioError::Unknown { .. } | ScenarioError::NotNamed(_)) => true,
+        Some(ScenarioError::Options(error)) => !error.is_about_the_world(),
+        Some(_) => false,
+        None => error.is::<ConditionError>(),
+    }
 }
 
 fn drive(run: Run) -> anyhow::Result<ExitCode> {
@@ -191,35 +211,55 @@ fn drive(run: Run) -> anyhow::Result<ExitCode> {
         quiet: run.quiet,
         stop: stop_on_interrupt()?,
     };
-    let result = session::run(&plan, session)?;
+    let (result, files) = session::run(&plan, session)?;
     print!("{}", summary::text(&result));
+    // Not to the standard output, which is the summary alone, the same as `report` prints.
+    if !files.is_empty() {
+        let files: Vec<String> = files
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        eprintln!("wrote {}", files.join(", "));
+    }
     Ok(exit_code(&[result]))
 }
 
 fn some_scenarios(arguments: &OneScenario) -> anyhow::Result<ExitCode> {
+    if arguments.scenarios.is_empty() {
+        let known = scenario::list(&Scenario::read_all(&arguments.dir)?);
+        return Err(ScenarioError::NotNamed(known).into());
+    }
+    // A typing error in the last name is better found before the first one has run.
+    let scenarios = arguments
+        .scenarios
+        .iter()
+        .map(|name| Scenario::find(name, &arguments.dir))
+        .collect::<Result<Vec<_>, _>>()?;
     let circumstances = arguments.common.circumstances()?;
     let mut results = Vec::new();
-    for name in &arguments.scenarios {
-        let path = if name.ends_with(".toml") {
-            PathBuf::from(name)
-        } else {
-            arguments.dir.join(format!("{name}.toml"))
-        };
-        let result = Scenario::read(&path)?.run(&circumstances)?;
+    for scenario in scenarios {
+        let result = scenario.run(&circumstances)?;
         println!("{}", summary::text(&result));
         results.push(result);
+        if circumstances.stop.load(Ordering::Relaxed) {
+            break;
+        }
     }
+    print_outcomes(&results, &arguments.common.out);
     Ok(exit_code(&results))
 }
 
 fn all_scenarios(arguments: &AllScenarios) -> anyhow::Result<ExitCode> {
     let circumstances = arguments.common.circumstances()?;
+    let results_page = arguments.results_page();
     // Rather now than after all the work.
-    anyhow::ensure!(
-        arguments.results.exists(),
-        "{} is not there to be rewritten",
-        arguments.results.display()
-    );
+    if let Some(page) = &results_page {
+        anyhow::ensure!(
+            page.exists(),
+            "{} is not there to be rewritten",
+            page.display()
+        );
+    }
     let mut results = Vec::new();
     for scenario in Scenario::read_all(&arguments.dir)? {
         match scenario.run(&circumstances) {
@@ -237,13 +277,37 @@ fn all_scenarios(arguments: &AllScenarios) -> anyhow::Result<ExitCode> {
             "stopped; the results page was left as it was"
         );
     }
-    scenario::rewrite_results(&arguments.results, &report::results_markdown(&results))?;
-    println!(
-        "{} rewritten; reports are in {}",
-        arguments.results.display(),
-        arguments.common.out.display()
-    );
+    print_outcomes(&results, &arguments.common.out);
+    match &results_page {
+        Some(page) => {
+            scenario::rewrite_results(page, &report::results_markdown(&results))?;
+            println!("{} rewritten", page.display());
+        }
+        None => println!(
+            "{RESULTS_DEFAULT} is left as it was: runs of --duration go there only with --results {RESULTS_DEFAULT}"
+        ),
+    }
     Ok(exit_code(&results))
+}
+
+/// The outcomes of all runs, a line each: those of the first have long left the screen.
+fn print_outcomes(results: &[RunResult], directory: &Path) {
+    for result in results {
+        println!("{}", summary::line(result));
+    }
+    println!("reports are in {}", directory.display());
+}
+
+impl AllScenarios {
+    /// The page to rewrite; `None` for a quick look whose results nobody asked to keep.
+    fn results_page(&self) -> Option<PathBuf> {
+        let default = self
+            .common
+            .duration
+            .is_none()
+            .then(|| PathBuf::from(RESULTS_DEFAULT));
+        self.results.clone().or(default)
+    }
 }
 
 impl Common {
@@ -271,8 +335,15 @@ fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
 }
 
 fn exit_code(results: &[RunResult]) -> ExitCode {
-    if results.iter().any(|result| !result.mismatches.is_clean()) {
-        eprintln!("funicular-perf: callers got answers that were not theirs");
+    let wrong = |result: &&RunResult| !result.mismatches.is_clean();
+    if let Some(result) = results.iter().find(wrong) {
+        let checked_nothing = result.totals.ok == 0 && result.mismatches.double == 0;
+        let doubt = if checked_nothing {
+            "--expect and --answer do not fit this server, or "
+        } else {
+            ""
+        };
+        eprintln!("funicular-perf: {doubt}callers got answers that were not theirs");
         ExitCode::from(EXIT_WRONG_ANSWERS)
     } else if results
         .iter()
@@ -280,9 +351,17 @@ fn exit_code(results: &[RunResult]) -> ExitCode {
         .any(|condition| condition.failed)
     {
         ExitCode::from(EXIT_FAIL_IF)
+    } else if let Some(result) = results.iter().find(|result| nothing_good(result)) {
+        eprintln!("funicular-perf: {}: no good answer at all", result.name);
+        ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
     }
+}
+
+/// A run without a good answer, though nobody wrote down with --fail-if that this is how it should be.
+fn nothing_good(result: &RunResult) -> bool {
+    result.totals.ok == 0 && result.totals.errors > 0 && result.fail_if.is_empty()
 }
 
 fn make_report(arguments: &Report) -> anyhow::Result<ExitCode> {

@@ -8,14 +8,17 @@ use serde::Deserialize;
 
 use crate::arrivals::{Arrivals, Profile, ProfileError, Spacing, TooLong, Trace, TraceError};
 use crate::clock::{MILLISECOND, nanos};
-use crate::engine::{Job, Load};
+use crate::engine::{DESCRIPTORS_BESIDE, Job, Load};
+use crate::machine;
 use crate::record::Window;
+use crate::report::number;
 use crate::result::{Configuration, TierShare};
 use crate::target::{Target, TargetError};
 use crate::traffic::{
-    Answer, Expect, ExpectError, Inputs, InputsError, Request, TierMix, TierMixError, Traffic,
+    Answer, Expect, ExpectError, Inputs, InputsError, Request, RequestError, TierMix, TierMixError,
+    Traffic,
 };
-use crate::units::{Share, Span};
+use crate::units::{self, Share, Span};
 
 const DURATION_DEFAULT: f64 = 30.0;
 const CONNECTIONS_OPEN_DEFAULT: usize = 1000;
@@ -28,13 +31,13 @@ const THREADS_MAX: usize = 1024;
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct RunOptions {
     /// Requests per second (open loop). Without --rate, --trace or --profile the loop is closed
-    #[arg(short, long, value_name = "R", help_heading = "Arrivals")]
+    #[arg(short, long, value_name = "R", help_heading = "Arrivals", value_parser = units::rate)]
     pub rate: Option<f64>,
     /// Spacing of --rate and --profile: `constant` (a metronome) or `poisson` (independent callers) [default: constant]
     #[arg(long, value_name = "SPACING", help_heading = "Arrivals")]
     pub arrivals: Option<String>,
     /// Replay recorded arrivals: an Azure trace (CSV, first column TIMESTAMP) or one timestamp a line, in seconds or
-    /// as date and time. Scaled in time to --rate where that is given; starts over if it is shorter than --duration
+    /// as date and time, ascending. Scaled in time to --rate where that is given; starts over if it is shorter than --duration
     #[arg(long, value_name = "FILE", help_heading = "Arrivals")]
     pub trace: Option<PathBuf>,
     /// Rate over time, TIME:RATE points joined by straight lines; two points at one time make a step:
@@ -48,14 +51,21 @@ pub struct RunOptions {
     #[arg(long, value_name = "TIME", help_heading = "Arrivals")]
     pub warmup: Option<Span>,
     /// Seed of arrivals, tiers, sizes and hang-ups: the same seed sends the same traffic [default: 1]
-    #[arg(long, value_name = "N", help_heading = "Arrivals")]
+    #[arg(long, value_name = "N", help_heading = "Arrivals", value_parser = units::whole::<u64>)]
     pub seed: Option<u64>,
 
-    /// Connections at most. In a closed loop: callers, each waiting for its answer [default: 1000 open, 100 closed]
-    #[arg(short, long, value_name = "N", help_heading = "Connections")]
+    /// Connections at most. In a closed loop: callers, each waiting for its answer [default: 1000 open, 100 closed; fewer
+    /// where `ulimit -Hn` allows only fewer]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        help_heading = "Connections",
+        value_parser = units::whole::<usize>
+    )]
     pub connections: Option<usize>,
     /// Generator threads [default: half of the cores]
-    #[arg(long, value_name = "N", help_heading = "Connections")]
+    #[arg(long, value_name = "N", help_heading = "Connections", value_parser = units::whole::<usize>)]
     pub threads: Option<usize>,
     /// Open a connection for each request instead of keeping connections alive
     #[arg(long, help_heading = "Connections")]
@@ -155,6 +165,31 @@ pub enum OptionsError {
     /// The check of answers.
     #[error(transparent)]
     Expect(#[from] ExpectError),
+    /// The shape of the requests.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+impl OptionsError {
+    /// True if the options would do, but a file or a host that they name can't be had.
+    pub fn is_about_the_world(&self) -> bool {
+        match self {
+            OptionsError::Template { .. }
+            | OptionsError::Target(TargetError::Resolve { .. })
+            | OptionsError::Inputs(InputsError::Io { .. })
+            | OptionsError::Trace(TraceError::Io { .. }) => true,
+            OptionsError::Target(_)
+            | OptionsError::Range(_)
+            | OptionsError::Spacing(_)
+            | OptionsError::Tiers(_)
+            | OptionsError::Inputs(_)
+            | OptionsError::Profile(_)
+            | OptionsError::Trace(_)
+            | OptionsError::TooLong(_)
+            | OptionsError::Expect(_)
+            | OptionsError::Request(_) => false,
+        }
+    }
 }
 
 /// A run, decided, with the words that describe it.
@@ -164,6 +199,8 @@ pub struct Plan {
     pub job: Job,
     /// For the result.
     pub configuration: Configuration,
+    /// What was decided otherwise than by default, in words; for the warnings of the result.
+    pub notes: Vec<String>,
 }
 
 impl RunOptions {
@@ -198,10 +235,13 @@ impl RunOptions {
                 "no request falls into the run: make it longer or the rate higher",
             ));
         }
-        let connections = self.connections(arrivals.is_some())?;
+        let (connections, note) =
+            self.connections(arrivals.is_some(), machine::descriptors_max())?;
+        let request = self.request(&authority, path)?;
+        request.check()?;
         let job = Job {
             target: address,
-            request: self.request(&authority, path)?,
+            request,
             traffic: self.traffic(seed, run)?,
             expect: self.expect()?,
             load,
@@ -222,7 +262,11 @@ impl RunOptions {
             .as_ref()
             .map_or_else(|| "closed loop".to_owned(), Arrivals::describe);
         let configuration = configuration(&job, &authority, describe);
-        Ok(Plan { job, configuration })
+        Ok(Plan {
+            job,
+            configuration,
+            notes: note.into_iter().collect(),
+        })
     }
 
     fn arrivals(&self) -> Result<Option<Arrivals>, OptionsError> {
@@ -276,15 +320,23 @@ impl RunOptions {
         })
     }
 
-    fn connections(&self, open_loop: bool) -> Result<usize, OptionsError> {
+    /// How many connections, and a note where that is fewer than by default because the process may have only so many
+    /// descriptors. A number that was asked for is not touched: the engine refuses what it can't have.
+    fn connections(
+        &self,
+        open_loop: bool,
+        descriptors_max: Option<u64>,
+    ) -> Result<(usize, Option<String>), OptionsError> {
         let default = if open_loop {
             CONNECTIONS_OPEN_DEFAULT
         } else {
             CONNECTIONS_CLOSED_DEFAULT
         };
-        let connections = self.connections.unwrap_or(default);
+        let Some(connections) = self.connections else {
+            return Ok(affordable(default, descriptors_max));
+        };
         if (1..=CONNECTIONS_MAX).contains(&connections) {
-            Ok(connections)
+            Ok((connections, None))
         } else {
             Err(OptionsError::Range("connections: between 1 and 1,000,000"))
         }
@@ -357,6 +409,24 @@ impl RunOptions {
     }
 }
 
+/// As many connections as `default` says, or as descriptors allow, with a note.
+fn affordable(default: usize, descriptors_max: Option<u64>) -> (usize, Option<String>) {
+    let Some(limit) = descriptors_max else {
+        return (default, None);
+    };
+    let affordable = limit.saturating_sub(DESCRIPTORS_BESIDE).max(1);
+    let connections = usize::try_from(affordable).map_or(default, |most| most.min(default));
+    let note = (connections < default).then(|| {
+        format!(
+            "{} instead of {}, because a process may have only {} open files here; `ulimit -n` raises that",
+            number::plural(connections as u64, "connection"),
+            number::count(default as u64),
+            number::count(limit)
+        )
+    });
+    (connections, note)
+}
+
 fn configuration(job: &Job, authority: &str, arrivals: String) -> Configuration {
     let mix = &job.traffic.mix;
     let tier = |(index, name): (usize, &String)| TierShare {
@@ -377,6 +447,7 @@ fn configuration(job: &Job, authority: &str, arrivals: String) -> Configuration 
         keep_alive: job.request.keep_alive,
         tiers: mix.names().iter().enumerate().map(tier).collect(),
         input: job.traffic.inputs.to_string(),
+        expect: job.expect.place().to_owned(),
         deadline_ms: job.request.deadline_ms.map(|deadline| deadline as f64),
         timeout_ms: job.timeout_ns as f64 / 1e6,
         think_ms,
@@ -417,6 +488,35 @@ mod tests {
         let profile =
             plan(|options| options.profile = Some("0:100,5s:100".into())).expect("a plan");
         assert_eq!(profile.job.window.to_ns, 5_000_000_000);
+    }
+
+    #[test]
+    fn few_descriptors_mean_fewer_connections_by_default_and_a_note() {
+        assert_eq!(affordable(1000, None), (1000, None));
+        assert_eq!(affordable(1000, Some(1064)), (1000, None));
+        let (connections, note) = affordable(1000, Some(1024));
+        assert_eq!(connections, 960);
+        let note = note.expect("a note");
+        assert!(note.contains("960 connections instead of 1,000"), "{note}");
+        assert_eq!(affordable(100, Some(10)).0, 1);
+        let asked = RunOptions {
+            connections: Some(5000),
+            ..RunOptions::default()
+        };
+        let decided = asked.connections(true, Some(10)).expect("a number");
+        assert_eq!(decided, (5000, None));
+    }
+
+    #[test]
+    fn a_request_that_can_not_be_written_is_refused_with_the_options() {
+        let template = plan(|o| o.request_template = Some("{\"x\":1}".into()));
+        assert!(
+            matches!(&template, Err(error @ OptionsError::Request(_)) if !error.is_about_the_world())
+        );
+        let header = plan(|o| o.headers = vec!["X-Tier enterprise".into()]);
+        assert!(matches!(header, Err(OptionsError::Request(_))));
+        let file = plan(|o| o.lines = Some("/does/not/exist".into()));
+        assert!(file.is_err_and(|error| error.is_about_the_world()));
     }
 
     #[test]

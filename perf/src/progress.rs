@@ -40,13 +40,17 @@ impl Progress {
         let latency = &interval.latency;
         self.bar
             .set_position((interval.start_seconds + interval.length_seconds).round() as u64);
+        let ms = |value: f64| match latency.count {
+            0 => "–".to_owned(),
+            _ => format!("{value:.1}"),
+        };
         self.bar.set_message(format!(
-            "{:.0} of {:.0}/s  p50 {:.1}  p95 {:.1}  p99 {:.1} ms  errors {}",
+            "{:.0} of {:.0}/s  p50 {}  p95 {}  p99 {} ms  errors {}",
             latency.count as f64 / seconds,
             interval.offered as f64 / seconds,
-            latency.p50_ms,
-            latency.p95_ms,
-            latency.p99_ms,
+            ms(latency.p50_ms),
+            ms(latency.p95_ms),
+            ms(latency.p99_ms),
             self.errors,
         ));
     }

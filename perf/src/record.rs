@@ -213,6 +213,8 @@ pub struct Recorder {
     pub mismatches: Mismatches,
     /// The first few failures below HTTP, in words.
     pub notes: Vec<String>,
+    /// The start of the first answer of each status that was not good: why the server refused.
+    pub refusals: BTreeMap<u16, String>,
     /// Every sample, if they are wanted.
     pub dump: Option<Vec<Sample>>,
     /// CPU seconds of the threads.
@@ -234,6 +236,7 @@ impl Recorder {
             first_good_ns: u64::MAX,
             mismatches: Mismatches::default(),
             notes: Vec::new(),
+            refusals: BTreeMap::new(),
             dump: dump.then(Vec::new),
             cpu_seconds: 0.0,
             busy_fraction_max: 0.0,
@@ -241,7 +244,7 @@ impl Recorder {
         }
     }
 
-    /// The measured part.
+    /// The measured part; shorter than planned after a stop.
     pub fn window(&self) -> Window {
         self.window
     }
@@ -300,6 +303,17 @@ impl Recorder {
         }
     }
 
+    /// Keeps the answer of a status that was not good, if it is the first of them.
+    pub fn refused(&mut self, status: u16, describe: impl FnOnce() -> String) {
+        self.refusals.entry(status).or_insert_with(describe);
+    }
+
+    /// Ends the measured part early: nothing was due any more from `at_ns` on, so nothing is measured over that time.
+    pub fn stopped(&mut self, at_ns: u64) {
+        let window = &mut self.window;
+        window.to_ns = window.to_ns.min(at_ns.max(window.from_ns));
+    }
+
     /// Notes bytes on a connection on which no answer was due.
     pub fn double(&mut self, describe: impl FnOnce() -> String) {
         self.mismatches.double += 1;
@@ -341,11 +355,17 @@ impl Recorder {
         self.sent += other.sent;
         self.first_good_ns = self.first_good_ns.min(other.first_good_ns);
         self.mismatches.wrong += other.mismatches.wrong;
+        self.mismatches.without_output += other.mismatches.without_output;
         self.mismatches.double += other.mismatches.double;
         self.mismatches.examples.extend(other.mismatches.examples);
         self.mismatches.examples.truncate(EXAMPLES_MAX);
         self.notes.extend(other.notes);
         self.notes.truncate(EXAMPLES_MAX);
+        for (status, text) in other.refusals {
+            self.refusals.entry(status).or_insert(text);
+        }
+        // Threads notice a stop within a few milliseconds of each other.
+        self.window.to_ns = self.window.to_ns.min(other.window.to_ns);
         if let (Some(mine), Some(theirs)) = (&mut self.dump, other.dump) {
             mine.extend(theirs);
         }
@@ -406,6 +426,29 @@ mod tests {
                     done_ns: written + rest,
                 }
             })
+    }
+
+    #[test]
+    fn after_a_stop_only_what_came_before_it_is_measured() {
+        let sample = |due_ns, done_ns| Sample {
+            number: 0,
+            tier: 0,
+            outcome: Outcome::Status(200),
+            due_ns,
+            written_ns: Some(due_ns),
+            done_ns,
+        };
+        let mut recorder = Recorder::new(1, WINDOW, false);
+        recorder.stopped(3 * SECOND);
+        recorder.ended(sample(2 * SECOND, 2 * SECOND));
+        recorder.ended(sample(2 * SECOND, 4 * SECOND));
+        assert_eq!(recorder.tiers[0].good_in_window, 1);
+        assert_eq!(recorder.count(|_| true), 2);
+        let mut total = Recorder::new(1, WINDOW, false);
+        total.merge(recorder);
+        assert_eq!(total.window().to_ns, 3 * SECOND);
+        total.stopped(0);
+        assert_eq!(total.window().to_ns, WINDOW.from_ns, "in the warm-up");
     }
 
     proptest! {

@@ -39,6 +39,9 @@ pub struct RunResult {
     pub configuration: Configuration,
     /// Seconds of the measured part (without warm-up and without waiting for the last answers).
     pub duration_seconds: f64,
+    /// What that was to be, where the run was stopped early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned_seconds: Option<f64>,
     /// Offered and achieved rate and the totals.
     pub totals: Totals,
     /// Latency of good (2xx, right) answers of all tiers.
@@ -67,6 +70,9 @@ pub struct RunResult {
     /// The conditions of `--fail-if` and what came of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fail_if: Vec<FailIfResult>,
+    /// The start of the first answer of each status that was not good.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub refusals: BTreeMap<String, String>,
     /// Warnings that belong beside the numbers, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -106,6 +112,9 @@ pub struct Configuration {
     pub tiers: Vec<TierShare>,
     /// Input sizes in words: `64 bytes`, `16-4096 bytes`, `lines of FILE`.
     pub input: String,
+    /// Where the output was looked for in an answer: a JSON pointer, or `body`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub expect: String,
     /// Deadline sent with each request, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<f64>,
@@ -390,6 +399,9 @@ pub struct ZonePoint {
 pub struct Mismatches {
     /// Good statuses whose output was not this request's.
     pub wrong: u64,
+    /// Those of them that had nothing where the output should stand.
+    #[serde(default)]
+    pub without_output: u64,
     /// Bytes that came on a connection on which no answer was due.
     pub double: u64,
     /// The first few, in words.
@@ -415,6 +427,9 @@ pub struct FailIfResult {
     pub found: String,
     /// True if the condition held, and so the run failed.
     pub failed: bool,
+    /// Both as a sentence: `p95{tier=enterprise} is 2,645 ms, must not be > 300 ms`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub sentence: String,
 }
 
 /// A result file that can't be used.

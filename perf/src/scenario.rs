@@ -90,6 +90,19 @@ pub enum ScenarioError {
         /// Where and why.
         source: toml::de::Error,
     },
+    /// No such scenario.
+    #[error(
+        "there is no scenario `{name}`; name one of these, or a file that ends with .toml:\n{known}"
+    )]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// [`list`] of those that there are.
+        known: String,
+    },
+    /// None was named.
+    #[error("name a scenario, or a file that ends with .toml; there are:\n{0}")]
+    NotNamed(String),
     /// No recording was given.
     #[error(
         "scenario {0} replays recorded arrivals, which are not part of this tree: give --trace FILE (an Azure LLM inference \
@@ -151,6 +164,24 @@ impl Scenario {
         Ok(scenario)
     }
 
+    /// Reads the scenario `name` of a directory; a name that ends with `.toml` is the path of its file.
+    ///
+    /// # Errors
+    /// As [`Scenario::read`], and if there is none of that name; then the error lists those that there are.
+    pub fn find(name: &str, directory: &Path) -> Result<Scenario, ScenarioError> {
+        if name.ends_with(".toml") {
+            return Scenario::read(Path::new(name));
+        }
+        let path = directory.join(format!("{name}.toml"));
+        if !path.exists() {
+            return Err(ScenarioError::Unknown {
+                name: name.to_owned(),
+                known: list(&Scenario::read_all(directory)?),
+            });
+        }
+        Scenario::read(&path)
+    }
+
     /// Reads all scenarios of a directory, by name.
     ///
     /// # Errors
@@ -204,7 +235,7 @@ impl Scenario {
             quiet: circumstances.quiet,
             stop: Arc::clone(&circumstances.stop),
         };
-        let result = session::run(&plan, session)?;
+        let (result, _) = session::run(&plan, session)?;
         server.stop()?;
         Ok(result)
     }
@@ -228,6 +259,15 @@ impl Scenario {
         }
         Ok(options)
     }
+}
+
+/// Names and questions, a line each.
+pub fn list(scenarios: &[Scenario]) -> String {
+    let widest = scenarios.iter().map(|scenario| scenario.name.len()).max();
+    let width = widest.unwrap_or_default();
+    let line = |scenario: &Scenario| format!("  {:<width$}  {}", scenario.name, scenario.question);
+    let lines: Vec<String> = scenarios.iter().map(line).collect();
+    lines.join("\n")
 }
 
 /// Replaces what stands between the markers in `page` by `section`; `None` if the markers are not there.

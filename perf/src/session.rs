@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use crate::assemble;
 use crate::clock;
-use crate::engine::{self, EngineError, Load, Observer};
+use crate::engine::{self, EngineError, Observer};
 use crate::fail_if::Condition;
 use crate::files::{self, IntervalLog};
-use crate::monitor::Monitor;
+use crate::monitor::{Monitor, MonitorError};
 use crate::options::Plan;
 use crate::progress::Progress;
 use crate::record::{IntervalRecord, Recorder};
@@ -70,6 +70,9 @@ pub enum SessionError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// What is to be watched.
+    #[error(transparent)]
+    Monitor(#[from] MonitorError),
     /// A file can't be written.
     #[error("cannot write {path}")]
     Write {
@@ -85,19 +88,21 @@ fn writing(path: &Path) -> impl FnOnce(io::Error) -> SessionError {
     move |source| SessionError::Write { path, source }
 }
 
-/// Runs the plan, writes the files and returns the result.
+/// Runs the plan, writes the files and returns the result with the files' names. Nothing is written unless the server is there.
 ///
 /// # Errors
-/// If the server can't be driven or a file can't be written. Wrong answers and failed conditions are no errors here: they stand
-/// in the result.
-pub fn run(plan: &Plan, mut session: Session) -> Result<RunResult, SessionError> {
+/// If the server can't be driven or watched, or a file can't be written. Wrong answers and failed conditions are no errors here:
+/// they stand in the result.
+pub fn run(plan: &Plan, mut session: Session) -> Result<(RunResult, Vec<PathBuf>), SessionError> {
+    engine::prepare(&plan.job, &session.stop)?;
+    session.monitor.check()?;
     session.outputs.resolve(&session.name)?;
     let started_at = clock::wall();
     let mut live = Live::new(plan, &mut session, started_at)?;
     let recorder = engine::run(&plan.job, &session.stop, &mut live);
     live.progress.finish();
     let mut recorder = recorder?;
-    live.monitor.read();
+    live.monitor.read_end();
     if let Some(log) = live.hlog.take() {
         let path = session.outputs.hlog.clone().unwrap_or_default();
         log.finish().map_err(writing(&path))?;
@@ -106,8 +111,8 @@ pub fn run(plan: &Plan, mut session: Session) -> Result<RunResult, SessionError>
         intervals, monitor, ..
     } = live;
     let result = assemble::assemble(plan, &session, started_at, intervals, monitor, &recorder);
-    write_files(&result, &mut recorder, &session.outputs)?;
-    Ok(result)
+    let files = write_files(&result, &mut recorder, &session.outputs)?;
+    Ok((result, files))
 }
 
 /// Follows the run second by second.
@@ -147,18 +152,8 @@ impl<'p> Live<'p> {
     fn first_reading_if_due(&mut self) {
         if self.measuring_from.is_some_and(|from| clock::now() >= from) {
             self.measuring_from = None;
-            self.monitor.read();
+            self.monitor.read_end();
         }
-    }
-
-    fn offered(&self, record: &IntervalRecord) -> u64 {
-        let Load::Open(schedule) = &self.plan.job.load else {
-            return record.sent;
-        };
-        let window = self.plan.job.window;
-        let from = window.from_ns + u64::from(record.second) * clock::SECOND;
-        let before = |at: u64| schedule.partition_point(|&due| due < at);
-        (before((from + clock::SECOND).min(window.to_ns)).saturating_sub(before(from))) as u64
     }
 }
 
@@ -166,7 +161,7 @@ impl Observer for Live<'_> {
     fn started(&mut self, start: u64) {
         let from = self.plan.job.window.from_ns;
         if from == 0 {
-            self.monitor.read();
+            self.monitor.read_end();
         } else {
             self.measuring_from = Some(start + from);
         }
@@ -183,7 +178,7 @@ impl Observer for Live<'_> {
         if let Some(log) = &self.hlog {
             log.add(record);
         }
-        let interval = assemble::interval(record, self.plan, self.offered(record));
+        let interval = assemble::interval(record, self.plan);
         self.progress.second(&interval);
         self.intervals.push(interval);
     }
@@ -215,28 +210,34 @@ impl Outputs {
     }
 }
 
+/// Writes all files but the interval log, which has been written by now; returns the names of all, the report first.
 fn write_files(
     result: &RunResult,
     recorder: &mut Recorder,
     outputs: &Outputs,
-) -> Result<(), SessionError> {
+) -> Result<Vec<PathBuf>, SessionError> {
+    let mut files = Vec::new();
     if let Some(path) = &outputs.json {
         write(path, |out| {
             serde_json::to_writer_pretty(&mut *out, result)?;
             writeln!(out)
         })?;
+        files.push(path.clone());
     }
     if let Some(path) = &outputs.html {
         write(path, |out| out.write_all(report::html(result).as_bytes()))?;
+        files.insert(0, path.clone());
     }
     if let Some(path) = &outputs.hgrm {
-        write_distributions(path, result, recorder)?;
+        files.extend(write_distributions(path, result, recorder)?);
     }
+    files.extend(outputs.hlog.clone());
     if let (Some(path), Some(samples)) = (&outputs.dump, &mut recorder.dump) {
         let tiers: Vec<String> = result.tiers.iter().map(|tier| tier.tier.clone()).collect();
         write(path, |out| files::write_dump(samples, &tiers, out))?;
+        files.push(path.clone());
     }
-    Ok(())
+    Ok(files)
 }
 
 /// `x.hgrm` for all tiers, beside it `x.uncorrected.hgrm`, and `x.TIER.hgrm` where there are tiers.
@@ -244,19 +245,20 @@ fn write_distributions(
     path: &Path,
     result: &RunResult,
     recorder: &Recorder,
-) -> Result<(), SessionError> {
+) -> Result<Vec<PathBuf>, SessionError> {
     let (corrected, uncorrected) = recorder.all_tiers();
     write(path, |out| files::write_hgrm(&corrected, out))?;
-    write(&path.with_extension("uncorrected.hgrm"), |out| {
-        files::write_hgrm(&uncorrected, out)
-    })?;
+    let beside = path.with_extension("uncorrected.hgrm");
+    write(&beside, |out| files::write_hgrm(&uncorrected, out))?;
+    let mut written = vec![path.to_owned(), beside];
     if result.tiers.len() > 1 {
         for (tier, record) in result.tiers.iter().zip(&recorder.tiers) {
             let path = path.with_extension(format!("{}.hgrm", tier.tier));
             write(&path, |out| files::write_hgrm(&record.corrected, out))?;
+            written.push(path);
         }
     }
-    Ok(())
+    Ok(written)
 }
 
 type Out = BufWriter<std::fs::File>;

@@ -10,7 +10,8 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span(pub Duration);
 
-/// A share from 0 to 1: `1%`, `0.01`.
+/// A share from 0 to 1, written as a percentage: `1%`. A bare number is refused, because `1` may mean all or one in a
+/// hundred; only `0` is the same either way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share(pub f64);
 
@@ -21,8 +22,14 @@ pub enum UnitError {
     #[error("`{0}` is no time: write 250ms, 2s or 1m30s")]
     Span(String),
     /// Not a share.
-    #[error("`{0}` is no share: write 1% or 0.01")]
+    #[error("`{0}` is no share: write a percentage from 0% to 100%, as in 1%")]
     Share(String),
+    /// Not a rate.
+    #[error("`{0}` is no rate: write requests per second, as in 700")]
+    Rate(String),
+    /// Not a whole number, or too large a one.
+    #[error("`{0}` is no whole number: write digits alone, as in 3000")]
+    Whole(String),
 }
 
 impl FromStr for Span {
@@ -51,14 +58,14 @@ impl FromStr for Share {
 
     fn from_str(text: &str) -> Result<Share, UnitError> {
         let text = text.trim();
-        let parsed = match text.strip_suffix('%') {
-            Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
-            None => text.parse::<f64>(),
+        let share = match text.strip_suffix('%') {
+            Some(percent) => percent.trim().parse::<f64>().ok().map(|p| p / 100.0),
+            None => text.parse::<f64>().ok().filter(|number| *number == 0.0),
         };
-        match parsed {
-            Ok(share) if (0.0..=1.0).contains(&share) => Ok(Share(share)),
-            _ => Err(UnitError::Share(text.to_owned())),
-        }
+        share
+            .filter(|share| (0.0..=1.0).contains(share))
+            .map(Share)
+            .ok_or_else(|| UnitError::Share(text.to_owned()))
     }
 }
 
@@ -66,6 +73,24 @@ impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}%", self.0 * 100.0)
     }
+}
+
+/// Reads a rate in requests per second, for the command line.
+///
+/// # Errors
+/// If it is no number. Whether it makes sense is checked with the other options.
+pub fn rate(text: &str) -> Result<f64, UnitError> {
+    let number = text.trim().parse::<f64>();
+    number.map_err(|_| UnitError::Rate(text.to_owned()))
+}
+
+/// Reads a whole number, for the command line.
+///
+/// # Errors
+/// If it is none, or larger than a `T`.
+pub fn whole<T: FromStr>(text: &str) -> Result<T, UnitError> {
+    let number = text.trim().parse::<T>();
+    number.map_err(|_| UnitError::Whole(text.to_owned()))
 }
 
 impl<'de> Deserialize<'de> for Span {
@@ -113,12 +138,24 @@ mod tests {
         assert_eq!("1m30s".parse(), Ok(Span(Duration::from_secs(90))));
         assert_eq!("2.5".parse(), Ok(Span(Duration::from_millis(2500))));
         assert_eq!("1%".parse(), Ok(Share(0.01)));
-        assert_eq!("0.25".parse(), Ok(Share(0.25)));
+        assert_eq!("25 %".parse(), Ok(Share(0.25)));
+        assert_eq!("0".parse(), Ok(Share(0.0)));
         for text in ["", "-1", "fast", "nan", "1e30"] {
             assert!(text.parse::<Span>().is_err(), "{text}");
         }
-        for text in ["", "101%", "-1%", "nan", "2"] {
+        for text in ["", "101%", "-1%", "nan", "2", "1", "0.25"] {
             assert!(text.parse::<Share>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_told_what_to_write() {
+        assert_eq!(rate("1e3"), Ok(1000.0));
+        assert_eq!(whole::<u32>("12"), Ok(12));
+        let wrong = rate("abc").expect_err("no rate");
+        assert!(wrong.to_string().contains("requests per second"), "{wrong}");
+        for text in ["3,000", "-1", "4294967296", ""] {
+            assert!(whole::<u32>(text).is_err(), "{text}");
         }
     }
 }

@@ -68,6 +68,13 @@ impl Trial {
         let output = run(right(), &[&files[..], &more].concat());
         let (summary, said) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{summary}{said}");
+        assert!(
+            said.contains(&format!("wrote {out}/trial.html, ")),
+            "{said}"
+        );
+        for name in ["trial.json", "trial.paid.hgrm", "trial.hlog", "dump.csv"] {
+            assert!(said.contains(&format!("{out}/{name}")), "{name}: {said}");
+        }
         Trial { directory, summary }
     }
 
@@ -159,14 +166,15 @@ fn conditions_decide_the_exit_code() {
     let failed = run(server, &["--fail-if", "achieved>1"]);
     assert_eq!(failed.status.code(), FAIL_IF);
     assert!(
-        text(&failed.stdout).contains("FAIL fail-if achieved>1"),
+        text(&failed.stdout).contains("FAILED: achieved is 200, must not be > 1"),
         "{}",
         text(&failed.stdout)
     );
     let unreadable = run(server, &["--fail-if", "p95>5"]);
     assert_eq!(unreadable.status.code(), Some(2));
     assert!(
-        text(&unreadable.stderr).contains("`5` is no value"),
+        text(&unreadable.stderr)
+            .contains("`5` is no value for this metric: it needs a unit, as in 5ms"),
         "{}",
         text(&unreadable.stderr)
     );
@@ -201,7 +209,7 @@ fn what_can_not_be_done_is_said() {
         (
             vec!["run", "http://127.0.0.1:1", "--rate", "1"],
             1,
-            "cannot connect to 127.0.0.1:1",
+            "cannot connect to 127.0.0.1:1: Connection refused (os error 111); is the server running?",
         ),
         (vec!["run", "ftp://x"], 2, "is no URL"),
         (
@@ -210,6 +218,30 @@ fn what_can_not_be_done_is_said() {
             "cannot be used with",
         ),
         (vec!["run", "--hangup", "2"], 2, "is no share"),
+        (vec!["run", "--hangup", "1"], 2, "write a percentage"),
+        (vec!["run", "--rate", "abc"], 2, "write requests per second"),
+        (vec!["run", "--threads", "x"], 2, "is no whole number"),
+        (vec!["run", "--server-pid", "me"], 2, "is no whole number"),
+        (
+            vec!["run", "--request-template", "{\"x\":1}"],
+            2,
+            "has no {input}",
+        ),
+        (
+            vec!["run", "--header", "X-Tier enterprise"],
+            2,
+            "is no header",
+        ),
+        (
+            vec!["run", "--trace", "/does/not/exist"],
+            1,
+            "cannot read the trace /does/not/exist",
+        ),
+        (
+            vec!["run", "--lines", "/does/not/exist"],
+            1,
+            "cannot read the inputs in /does/not/exist",
+        ),
         (
             vec!["report", "/does/not/exist.json"],
             1,
@@ -225,6 +257,141 @@ fn what_can_not_be_done_is_said() {
             text(&output.stderr)
         );
     }
+}
+
+#[test]
+fn a_server_that_is_just_starting_is_waited_for() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = port.local_addr().expect("bound");
+    drop(port);
+    std::thread::spawn(move || {
+        support::wait(Duration::from_millis(400));
+        let listener = std::net::TcpListener::bind(address).expect("it was free");
+        support::serve_on(listener, |asked| answer(200, &asked.right()))
+    });
+    let output = run(address, &[]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_run_that_can_not_begin_leaves_no_files_and_says_what_is_not_there() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().join("reports");
+    let out = out.to_str().expect("UTF-8");
+    let server = right();
+    let nobody = perf(&["run", "http://127.0.0.1:1", "--rate", "1", "--out", out]);
+    assert_eq!(nobody.status.code(), Some(1));
+    for (watch, words) in [
+        (
+            ["--admin", "http://127.0.0.1:1"],
+            "cannot read http://127.0.0.1:1/metrics: connection refused; --admin wants",
+        ),
+        (
+            ["--server-pid", "999999999"],
+            "there is no process 999999999",
+        ),
+    ] {
+        let output = run(server, &[&watch[..], &["--out", out]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(!Path::new(out).exists());
+}
+
+#[test]
+fn a_run_in_which_nothing_worked_is_no_success() {
+    let server = serve(|_| answer(404, "{\"title\":\"there is no such path\"}"));
+    let output = run(server, &[]);
+    let summary = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{summary}");
+    assert!(
+        summary.contains("the first 404: {\"title\":\"there is no such path\"}"),
+        "{summary}"
+    );
+    assert!(
+        summary.contains("warning: no good answer at all"),
+        "{summary}"
+    );
+    assert!(summary.contains("p50 –  p95 –"), "{summary}");
+    assert!(text(&output.stderr).contains("no good answer at all"));
+    let expected = run(server, &["--fail-if", "count{status=404}<200"]);
+    assert_eq!(expected.status.code(), Some(0), "it was to be so");
+}
+
+#[test]
+fn a_check_that_does_not_fit_is_doubted_before_the_server() {
+    let output = run(right(), &["--expect", "/foo"]);
+    let summary = text(&output.stdout);
+    assert_eq!(output.status.code(), WRONG_ANSWERS);
+    assert!(
+        summary.contains("200 answers have no /foo; see --expect."),
+        "{summary}"
+    );
+    let output = run(right(), &["--answer", "echo"]);
+    assert!(
+        text(&output.stdout).contains("are --expect and --answer right for this server?"),
+        "{}",
+        text(&output.stdout)
+    );
+}
+
+#[test]
+fn few_descriptors_are_no_reason_to_fail_by_default() {
+    let url = format!("http://{}", right());
+    let limited = |more: &[&str]| {
+        Command::new("sh")
+            .args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""])
+            .arg(env!("CARGO_BIN_EXE_funicular-perf"))
+            .args(["run", &url, "--rate", "50", "--duration", "1s"])
+            .args(more)
+            .output()
+            .expect("a shell")
+    };
+    let output = limited(&[]);
+    let summary = text(&output.stdout);
+    assert!(
+        output.status.success() && summary.contains("192 connections instead of 1,000"),
+        "{summary}{}",
+        text(&output.stderr)
+    );
+    let asked = limited(&["--connections", "1000"]);
+    assert_eq!(asked.status.code(), Some(1));
+    assert!(text(&asked.stderr).contains("ulimit -n"));
+}
+
+#[test]
+fn an_interrupt_ends_a_run_with_rates_over_the_time_that_passed() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let (seen, enough) = std::sync::mpsc::channel();
+    let seen = std::sync::Mutex::new((0, seen));
+    let server = serve(move |asked| {
+        let mut seen = seen.lock().expect("no panics under the lock");
+        seen.0 += 1;
+        if seen.0 == 150 {
+            let _ = seen.1.send(());
+        }
+        answer(200, &asked.right())
+    });
+    let url = format!("http://{server}");
+    let child = Command::new(env!("CARGO_BIN_EXE_funicular-perf"))
+        .args(["run", &url, "--rate", "100", "--duration", "60s"])
+        .args(["--connections", "20"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    enough
+        .recv_timeout(Duration::from_secs(30))
+        .expect("150 requests");
+    let pid = Pid::from_raw(child.id().cast_signed()).expect("a process");
+    kill_process(pid, Signal::INT).expect("it is ours");
+    let output = child.wait_with_output().expect("it ends");
+    let summary = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(summary.contains(" of 60 s, 20 connections"), "{summary}");
+    assert!(summary.contains("offered 100."), "{summary}");
+    assert!(summary.contains("stopped early, after "), "{summary}");
 }
 
 #[test]
@@ -368,4 +535,63 @@ fn a_scenario_starts_its_server_and_watches_it() {
         "{}",
         text(&alone.stderr)
     );
+}
+
+#[test]
+fn scenarios_are_listed_where_none_or_an_unknown_one_is_named() {
+    let place = Workplace::new();
+    for names in [&["scenario"][..], &["scenario", "easy", "hard"]] {
+        let output = place.perf(names);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("  easy    Is it easy?\n  replay  Again?"),
+            "{said}"
+        );
+        assert!(output.stdout.is_empty(), "nothing was run");
+    }
+}
+
+#[test]
+fn several_scenarios_end_with_a_line_each() {
+    let place = Workplace::new();
+    let trace = place.path("trace.txt");
+    let output = place.perf(&["scenario", "easy", "replay", "--trace", &trace]);
+    let (summary, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{summary}{said}");
+    let last: Vec<&str> = summary.lines().rev().take(3).collect();
+    assert!(
+        last[2].starts_with("easy: ") && last[2].contains("passed; good "),
+        "{summary}"
+    );
+    assert!(
+        last[1].starts_with("replay: ") && last[0].starts_with("reports are in "),
+        "{summary}"
+    );
+}
+
+#[test]
+fn a_quick_look_leaves_the_results_page_alone() {
+    let place = Workplace::new();
+    let before = std::fs::read_to_string(place.path("RESULTS.md")).expect("a page");
+    std::fs::create_dir(place.path("perf")).expect("made");
+    place.write("perf/RESULTS.md", &before);
+    let (server, scenarios) = (place.path("server.sh"), place.path("scenarios"));
+    let output = Command::new(env!("CARGO_BIN_EXE_funicular-perf"))
+        .current_dir(place.path(""))
+        .args(["scenarios", "-d", "1s", "--quiet", "--server", &server])
+        .args(["--dir", &scenarios, "--out", "reports"])
+        .output()
+        .expect("the program starts");
+    let summary = text(&output.stdout);
+    assert!(output.status.success(), "{summary}{}", text(&output.stderr));
+    assert!(
+        summary.contains("perf/RESULTS.md is left as it was"),
+        "{summary}"
+    );
+    let after = std::fs::read_to_string(place.path("perf/RESULTS.md")).expect("a page");
+    assert_eq!(after, before);
+
+    let (page, _) = place.all(&["-d", "1s"]);
+    assert!(page.contains("Is it easy?"), "named, it is written");
 }

@@ -133,6 +133,11 @@ fn bad_traces_say_where() {
         matches!(&error, TraceError::Line { line: 3, text } if text == "soon"),
         "{error}"
     );
+    let error = Trace::parse("t", "# down\n3\n3\n2\n").expect_err("descending");
+    assert!(
+        matches!(&error, TraceError::Backwards { line: 4, text } if text == "2"),
+        "{error}"
+    );
     assert!(matches!(
         Trace::parse("t", "7\n7\n"),
         Err(TraceError::TooShort)

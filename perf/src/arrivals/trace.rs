@@ -36,6 +36,16 @@ pub enum TraceError {
         /// What stood there.
         text: String,
     },
+    /// A time before the one above it.
+    #[error(
+        "line {line} of the trace (`{text}`) is earlier than the one before it: arrivals come in order, so sort the file first"
+    )]
+    Backwards {
+        /// Line number from 1.
+        line: usize,
+        /// What stood there.
+        text: String,
+    },
     /// Fewer than two distinct times.
     #[error("a trace needs at least two different timestamps")]
     TooShort,
@@ -45,7 +55,8 @@ impl Trace {
     /// Reads a trace file.
     ///
     /// # Errors
-    /// If it can't be read, or holds a line that is no timestamp, or fewer than two distinct ones.
+    /// If it can't be read, or holds a line that is no timestamp or earlier than the one before, or fewer than two distinct
+    /// times.
     pub fn read(path: &Path) -> Result<Trace, TraceError> {
         let text = std::fs::read_to_string(path).map_err(|source| TraceError::Io {
             path: path.display().to_string(),
@@ -63,7 +74,7 @@ impl Trace {
     /// # Errors
     /// As [`Trace::read`].
     pub fn parse(name: &str, text: &str) -> Result<Trace, TraceError> {
-        let mut seconds = Vec::new();
+        let mut seconds: Vec<f64> = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let field = line
                 .split(',')
@@ -75,6 +86,12 @@ impl Trace {
                 continue;
             }
             match parse_timestamp(field) {
+                Some(value) if seconds.last().is_some_and(|&last| value < last) => {
+                    return Err(TraceError::Backwards {
+                        line: index + 1,
+                        text: field.to_owned(),
+                    });
+                }
                 Some(value) => seconds.push(value),
                 None if index == 0 => {}
                 None => {
@@ -85,7 +102,6 @@ impl Trace {
                 }
             }
         }
-        seconds.sort_by(f64::total_cmp);
         let first = seconds.first().copied().unwrap_or_default();
         seconds.iter_mut().for_each(|value| *value -= first);
         if seconds.last().is_none_or(|&last| last <= 0.0) {

@@ -8,6 +8,7 @@ use super::worker::Worker;
 use crate::clock;
 use crate::http::{self, Malformed};
 use crate::record::Outcome;
+use crate::traffic::Checked;
 
 /// Flags that say that the peer will send no more.
 const END_FLAGS: epoll::EventFlags = epoll::EventFlags::RDHUP
@@ -123,21 +124,35 @@ impl Worker<'_> {
     fn judge(&mut self, number: u64, answer: &http::Answer<'_>) -> Outcome {
         let outcome = Outcome::Status(answer.status);
         let job = self.job;
-        if !outcome.is_good()
-            || job
-                .expect
-                .is_answer(&answer.body, &job.traffic, number, &mut self.text)
-        {
+        if !outcome.is_good() {
+            let describe = || excerpt(&answer.body);
+            self.recorder.refused(answer.status, describe);
             return outcome;
         }
-        job.traffic.input(number, &mut self.text);
-        let input = excerpt(self.text.as_bytes());
-        self.recorder.mismatch(|| {
-            format!(
-                "request {number}: {input:?} was answered with {:?}",
-                excerpt(&answer.body)
-            )
-        });
+        let (body, place) = (&answer.body, job.expect.place());
+        let checked = job.expect.check(body, &job.traffic, number, &mut self.text);
+        match checked {
+            Checked::Right => return outcome,
+            Checked::NoOutput => {
+                self.recorder.mismatches.without_output += 1;
+                self.recorder.mismatch(|| {
+                    format!(
+                        "request {number}: the answer has no {place}; see --expect: {:?}",
+                        excerpt(body)
+                    )
+                });
+            }
+            Checked::Different => {
+                job.traffic.input(number, &mut self.text);
+                let input = excerpt(self.text.as_bytes());
+                self.recorder.mismatch(|| {
+                    format!(
+                        "request {number}: {input:?} was answered with {:?}",
+                        excerpt(body)
+                    )
+                });
+            }
+        }
         Outcome::Wrong
     }
 
@@ -183,6 +198,6 @@ impl Worker<'_> {
 
 /// The start of a text, for a message.
 fn excerpt(bytes: &[u8]) -> String {
-    const EXCERPT_BYTES: usize = 100;
+    const EXCERPT_BYTES: usize = 300;
     String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT_BYTES)]).into_owned()
 }

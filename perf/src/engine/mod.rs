@@ -21,10 +21,16 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::clock::{self, MILLISECOND};
+use crate::clock::{self, MILLISECOND, SECOND};
 use crate::record::{IntervalRecord, Recorder, Window};
 use crate::traffic::{Expect, Request, RequestError, RequestWriter, Traffic};
 
+/// A server that refuses connections is asked again for so long: it may have been started a moment ago.
+const SERVER_START_NS: u64 = 3 * SECOND;
+/// How often.
+const SERVER_LOOK: Duration = Duration::from_millis(50);
+/// File descriptors beside connections: pollers, files, the admin port, a server's pipes.
+pub const DESCRIPTORS_BESIDE: u64 = 64;
 /// Between the moment when all threads are ready and the first request: time to pass the word on.
 const HEAD_START_NS: u64 = 20 * MILLISECOND;
 
@@ -69,12 +75,14 @@ pub struct Job {
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The server does not answer the door.
-    #[error("cannot connect to {target}")]
+    #[error(
+        "cannot connect to {target}: {reason}; is the server running? start one with `funicular`"
+    )]
     Connect {
         /// The server.
         target: SocketAddr,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The system refused something that a generator thread needs.
     #[error("a generator thread could not be set up")]
@@ -115,6 +123,32 @@ enum Message {
     Failed(EngineError),
 }
 
+/// Makes sure that there are descriptors for `job` and that its server answers the door; one that refuses is given three
+/// seconds to start. For those who want to know before they make files and open logs: [`run`] looks by itself.
+///
+/// # Errors
+/// If the server can't be reached, or the system refuses descriptors.
+pub fn prepare(job: &Job, stop: &AtomicBool) -> Result<(), EngineError> {
+    allow_descriptors(job.connections)?;
+    let deadline = clock::now() + SERVER_START_NS;
+    loop {
+        let probe = std::net::TcpStream::connect_timeout(&job.target, Duration::from_secs(5));
+        let reason = match probe {
+            Ok(_) => return Ok(()),
+            Err(reason) => reason,
+        };
+        let starting = reason.kind() == std::io::ErrorKind::ConnectionRefused;
+        if !starting || clock::now() >= deadline || stop.load(Ordering::Relaxed) {
+            return Err(EngineError::Connect {
+                target: job.target,
+                reason,
+            });
+        }
+        // Nobody unparks this thread: a server that comes up tells nobody.
+        std::thread::park_timeout(SERVER_LOOK);
+    }
+}
+
 /// Runs `job`; `stop` ends it early, keeping what was measured.
 ///
 /// # Errors
@@ -124,13 +158,7 @@ pub fn run(
     stop: &Arc<AtomicBool>,
     observer: &mut dyn Observer,
 ) -> Result<Recorder, EngineError> {
-    allow_descriptors(job.connections)?;
-    let probe = std::net::TcpStream::connect_timeout(&job.target, Duration::from_secs(5));
-    drop(probe.map_err(|source| EngineError::Connect {
-        target: job.target,
-        source,
-    })?);
-
+    prepare(job, stop)?;
     let (sender, messages) = mpsc::channel();
     let mut threads = Threads::default();
     for index in 0..job.threads {
@@ -276,8 +304,7 @@ impl Seconds {
 /// Raises the soft limit on descriptors as far as is needed and allowed.
 fn allow_descriptors(connections: usize) -> Result<(), EngineError> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // Besides connections: pollers, files, the admin port, a server's pipes.
-    let needed = connections as u64 + 64;
+    let needed = connections as u64 + DESCRIPTORS_BESIDE;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return Ok(());

@@ -157,7 +157,7 @@ impl<'j> Worker<'j> {
         loop {
             let now = clock::now();
             if stop.load(Ordering::Relaxed) {
-                self.stop();
+                self.stop(now);
             }
             self.send_due(now);
             self.fire_timers(now);
@@ -414,7 +414,10 @@ impl<'j> Worker<'j> {
     }
 
     /// No new requests from now on; what is in line is dropped.
-    fn stop(&mut self) {
+    fn stop(&mut self, now: u64) {
+        if !self.stopped {
+            self.recorder.stopped(now.saturating_sub(self.start));
+        }
         self.stopped = true;
         self.line.clear();
         self.timers

@@ -10,6 +10,7 @@ use std::fmt;
 
 use crate::latencies::Latencies;
 use crate::record::{Outcome, Recorder};
+use crate::report::number;
 use crate::result::{FailIfResult, RunResult};
 
 /// What `funicular-perf conditions` prints.
@@ -78,6 +79,17 @@ enum Comparison {
     AtMost,
 }
 
+impl Comparison {
+    fn sign(self) -> &'static str {
+        match self {
+            Comparison::Above => ">",
+            Comparison::AtLeast => ">=",
+            Comparison::Below => "<",
+            Comparison::AtMost => "<=",
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Filter {
     tier: Option<String>,
@@ -116,6 +128,9 @@ pub enum ConditionError {
     /// Not a value with a unit that fits.
     #[error("`{0}` is no value for this metric; `funicular-perf conditions` lists the units")]
     Value(String),
+    /// A time without its unit.
+    #[error("`{0}` is no value for this metric: it needs a unit, as in {0}ms")]
+    Unit(String),
     /// The run has no such tier.
     #[error("the run has no tier `{0}`")]
     Tier(String),
@@ -143,16 +158,52 @@ impl Condition {
             Comparison::AtMost => value <= self.bound,
         });
         let value = value.map(|value| value / self.unit);
-        let found = value.map_or_else(
-            || "nothing to measure".to_owned(),
-            |value| format!("{value:.3}{}", self.unit_name),
-        );
+        let found = self.found(value);
         FailIfResult {
             condition: self.text.clone(),
             value,
+            sentence: self.sentence(value.map(|_| found.as_str())),
             found,
             failed,
         }
+    }
+
+    /// The value with its unit, in few digits unless those would make it look like the bound that it is not.
+    fn found(&self, value: Option<f64>) -> String {
+        let Some(value) = value else {
+            return "nothing to measure".to_owned();
+        };
+        let bound = self.bound / self.unit;
+        let (short, precise) = (number::short(value), format!("{value:.3}"));
+        let same = number::short(bound) == short && precise.parse() != Ok(bound);
+        self.with_unit(if same { &precise } else { &short })
+    }
+
+    fn with_unit(&self, digits: &str) -> String {
+        if self.unit_name.is_empty() {
+            digits.to_owned()
+        } else {
+            format!("{digits} {}", self.unit_name)
+        }
+    }
+
+    /// What was found and what must not be, as a sentence.
+    fn sentence(&self, found: Option<&str>) -> String {
+        let subject = self.text.split(['<', '>']).next().unwrap_or_default();
+        let is = found.map_or_else(
+            || "has nothing to measure".to_owned(),
+            |found| format!("is {found}"),
+        );
+        // As it was written: in fewer digits it might look met.
+        let bound = self.text.rsplit(['<', '>', '=']).next();
+        let bound = bound.unwrap_or_default().trim();
+        let digits = bound.strip_suffix(&self.unit_name).unwrap_or(bound).trim();
+        format!(
+            "{} {is}, must not be {} {}",
+            subject.trim(),
+            self.comparison.sign(),
+            self.with_unit(digits)
+        )
     }
 
     fn measure(&self, result: &RunResult, recorder: &Recorder) -> Option<f64> {
@@ -344,6 +395,28 @@ mod tests {
     }
 
     #[test]
+    fn what_came_out_is_a_sentence() {
+        for (text, sentence) in [
+            (
+                "p95{tier=enterprise}>94ms",
+                "p95{tier=enterprise} is 95 ms, must not be > 94 ms",
+            ),
+            (
+                "p50{tier=enterprise} <= 0.0500 s",
+                "p50{tier=enterprise} is 0.05 s, must not be <= 0.0500 s",
+            ),
+            ("error_rate>19%", "error_rate is 20 %, must not be > 19 %"),
+            ("achieved<160.3", "achieved is 160.000, must not be < 160.3"),
+            (
+                "p50{status=timeout}>1s",
+                "p50{status=timeout} has nothing to measure, must not be > 1 s",
+            ),
+        ] {
+            assert_eq!(judge(text).sentence, sentence);
+        }
+    }
+
+    #[test]
     fn what_is_no_condition_is_refused_with_a_reason() {
         type Reason = fn(String) -> ConditionError;
         for (text, reason, part) in [
@@ -354,7 +427,8 @@ mod tests {
             ("p95{tier}>3ms", ConditionError::Filter, "tier"),
             ("p95{colour=red}>3ms", ConditionError::Filter, "colour=red"),
             ("late{tier=a}>3ms", ConditionError::Filter, "tier=a"),
-            ("p95>3", ConditionError::Value, "3"),
+            ("p95>3", ConditionError::Unit, "3"),
+            ("p95 > 0.3", ConditionError::Unit, "0.3"),
             ("p95>3%", ConditionError::Value, "3%"),
             ("errors>3ms", ConditionError::Value, "3ms"),
             ("p95>fast", ConditionError::Value, "fast"),

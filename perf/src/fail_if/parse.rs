@@ -150,6 +150,7 @@ fn parse_value(text: &str, quantity: Quantity) -> Result<(f64, f64, String), Con
         (Quantity::Time, "us" | "µs") => 1e3,
         (Quantity::Share, "%") => 0.01,
         (Quantity::Share | Quantity::Number | Quantity::Bytes, "") => 1.0,
+        (Quantity::Time, "") => return Err(ConditionError::Unit(text.to_owned())),
         (Quantity::Bytes, "KiB") => 1024.0,
         (Quantity::Bytes, "MiB") => 1024.0 * 1024.0,
         (Quantity::Bytes, "GiB") => 1024.0 * 1024.0 * 1024.0,

@@ -102,7 +102,8 @@ fn missing_text(stages: &[Stage]) -> Option<String> {
         .collect();
     if stages.is_empty() {
         return Some(
-            "The server did not report its stages, so only the plan can be shown.".to_owned(),
+            "No stages could be read from the server's metrics, so only the plan can be shown."
+                .to_owned(),
         );
     }
     (!missing.is_empty()).then(|| {
@@ -294,15 +295,12 @@ fn stage_figure(run: &RunResult) -> String {
                 Cell::Detail(number::count(s.count)),
             ];
             row.extend(
-                [s.mean_ms, s.p50_ms, s.p95_ms, s.p99_ms].map(|v| Cell::Number(number::short(v))),
+                [s.mean_ms, s.p50_ms, s.p95_ms, s.p99_ms].map(|v| Cell::Number(number::time(v))),
             );
             row
         })
         .collect();
-    let table = shapes::table(
-        &["stage", "tickets", "mean, ms", "p50", "p95", "p99"],
-        &rows,
-    );
+    let table = shapes::table(&["stage", "tickets", "mean", "p50", "p95", "p99"], &rows);
     let height = 66.0 + 30.0 * run.stages.len() as f64;
     let drawing = chart::both(height, |canvas| {
         draw_stages(Canvas { height, ..canvas }, &run.stages)
@@ -366,7 +364,7 @@ fn draw_stage(svg: &mut Svg, frame: &Frame, x: &Axis, middle: f64, stage: &Stage
         .iter()
         .position(|p| p.stages.contains(&stage.stage.as_str()))
         .unwrap_or(PLAN.len() - 1);
-    let title = format!("mean: {} ms", number::short(stage.mean_ms));
+    let title = format!("mean: {}", number::time(stage.mean_ms));
     svg.rect(
         &format!("part b{group}"),
         (frame.left, middle - 7.0),

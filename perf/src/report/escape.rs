@@ -23,6 +23,23 @@ pub fn html(text: &str) -> String {
     out
 }
 
+/// Units that no line should break off their number.
+const UNITS: [&str; 7] = ["%", "ms", "µs", "s", "MiB", "GiB", "min"];
+
+/// As [`html`], for running text: a number and its unit stay on one line.
+pub fn prose(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (i, word) in html(text).split(' ').enumerate() {
+        let unit = word.trim_end_matches(['.', ',', ';', ':', ')']);
+        let joined = UNITS.contains(&unit) && out.ends_with(|c: char| c.is_ascii_digit());
+        if i > 0 {
+            out.push_str(if joined { "&nbsp;" } else { " " });
+        }
+        out.push_str(word);
+    }
+    out
+}
+
 /// Escapes `text` for one cell of a Markdown table: no markup, no new cell, no new line.
 pub fn markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -80,6 +97,14 @@ fn longest_run(text: &str, wanted: char) -> usize {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_number_keeps_its_unit() {
+        assert_eq!(
+            prose("2.1 % of 30 s, 5 ms; a % <b>"),
+            "2.1&nbsp;% of 30&nbsp;s, 5&nbsp;ms; a % &lt;b&gt;"
+        );
+    }
 
     #[test]
     fn html_leaves_no_markup_alive() {

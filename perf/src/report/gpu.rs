@@ -23,7 +23,7 @@ pub fn batches(run: &RunResult) -> String {
     let Some(gpu) = &run.gpu else {
         return shapes::paragraph(
             "empty",
-            "The server's metrics were not read, so nothing is known about its batches.",
+            "The server's metrics could not be read at two moments (--admin), so nothing is known about its batches.",
         );
     };
     format!("{}{}", numbers(gpu), batch_sizes(gpu))
@@ -61,16 +61,28 @@ fn numbers(gpu: &Gpu) -> String {
             .launches
             .iter()
             .map(|(reason, count)| {
-                format!("{reason} {}", number::share(*count as f64, launches as f64))
+                let share = number::share(*count as f64, launches as f64);
+                format!("{share} {}", launch_reason(reason))
             })
             .collect();
-        rows.push(("launched because", reasons.join(" · ")));
+        rows.push(("why batches were launched", reasons.join(" · ")));
     }
     let rows: Vec<(&str, String, bool)> = rows
         .into_iter()
         .map(|(name, value)| (name, value, false))
         .collect();
     shapes::facts(&rows)
+}
+
+/// What the server means by a reason for a launch.
+fn launch_reason(reason: &str) -> String {
+    let meaning = match reason {
+        "full" => "the batch was full",
+        "hold" => "its oldest ticket had been held as long as it may be",
+        "paced" => "there were enough tickets to keep the GPUs evenly busy",
+        _ => return reason.to_owned(),
+    };
+    format!("{reason} ({meaning})")
 }
 
 /// A histogram bar.
@@ -148,9 +160,14 @@ fn draw_bars(canvas: Canvas, label: &str, bars: &[Bar]) -> String {
     for (i, bar) in bars.iter().enumerate() {
         let (middle, top) = (frame.x(&x, i as f64), frame.y(&y, bar.share * 100.0));
         let title = format!(
-            "{} tickets: {} batches",
+            "{} {}: {}",
             bar.label,
-            number::count(bar.count)
+            if bar.label == "1" {
+                "ticket"
+            } else {
+                "tickets"
+            },
+            number::plural(bar.count, "batch")
         );
         svg.rect(
             "bar",
@@ -192,7 +209,7 @@ pub fn zones(run: &RunResult) -> String {
     if run.zones.len() < 2 {
         return shapes::paragraph(
             "empty",
-            "The server's metrics were not read, so nothing is known about its zones.",
+            "The server's metrics could not be read at two moments (--admin), so nothing is known about its zones.",
         );
     }
     let shares = zone_shares(&run.zones);

@@ -22,7 +22,7 @@ pub fn line(run: &RunResult) -> String {
     let gib = m.memory_bytes as f64 / 1_073_741_824.0;
     let parts = [
         m.cpu_model.clone(),
-        format!("{} cores", m.cores),
+        number::plural(u64::from(m.cores), "core"),
         format!("{} GiB", number::short(gib)),
         m.kernel.clone(),
     ];
@@ -31,6 +31,18 @@ pub fn line(run: &RunResult) -> String {
         .filter(|p| !p.is_empty())
         .collect::<Vec<_>>()
         .join(", ")
+}
+
+/// How long was measured, and of how much if the run was stopped early: `30 s`, `4.1 of 20 s`.
+pub fn length(run: &RunResult) -> String {
+    match run.planned_seconds {
+        None => number::duration(run.duration_seconds),
+        Some(planned) => format!(
+            "{} of {}",
+            number::short(run.duration_seconds),
+            number::duration(planned)
+        ),
+    }
 }
 
 /// A command line as it would be typed: words that need it are quoted.
@@ -61,6 +73,17 @@ mod tests {
             command(&words),
             r"run --fail-if 'p95{tier=free}>1s' 'it'\''s' ''"
         );
+    }
+
+    #[test]
+    fn a_stopped_run_says_how_far_it_came() {
+        let mut run = RunResult {
+            duration_seconds: 4.1,
+            ..RunResult::default()
+        };
+        assert_eq!(length(&run), "4.1 s");
+        run.planned_seconds = Some(20.0);
+        assert_eq!(length(&run), "4.1 of 20 s");
     }
 
     #[test]

@@ -135,7 +135,7 @@ fn remarks(run: &RunResult) -> Vec<String> {
     let mut texts = vec![format!(
         "{} for {}, {}, seed {}",
         markdown(&c.arrivals),
-        number::duration(run.duration_seconds),
+        machine::length(run),
         number::plural(u64::from(c.connections), "connection"),
         c.seed
     )];
@@ -147,15 +147,8 @@ fn remarks(run: &RunResult) -> Vec<String> {
             cell(number::percent(gpu.slot_utilisation))
         ));
     }
-    for text in [verdict::mismatch_text(run), verdict::generator_text(run)]
-        .into_iter()
-        .flatten()
-    {
-        texts.push(format!(
-            "**{}**: {}",
-            Verdict::of(run).word(),
-            markdown(&text)
-        ));
+    for (verdict, text) in verdict::doubts(run) {
+        texts.push(format!("**{}**: {}", verdict.word(), markdown(&text)));
     }
     texts.extend(run.fail_if.iter().map(|f| {
         let outcome = if f.failed { "**failed**" } else { "passed" };
@@ -184,10 +177,9 @@ fn remarks(run: &RunResult) -> Vec<String> {
 }
 
 fn verdict_cell(run: &RunResult) -> String {
-    let verdict = Verdict::of(run);
-    match verdict {
-        Verdict::Passed | Verdict::Measured => verdict.word().to_owned(),
-        _ => format!("**{}**", verdict.word()),
+    match Verdict::of(run) {
+        Verdict::Passed | Verdict::Measured => Verdict::words(run),
+        _ => format!("**{}**", Verdict::words(run)),
     }
 }
 
@@ -266,6 +258,14 @@ mod tests {
         }
         assert!(text.contains("| free | 0 | 0 | 8 % | 2 % |"), "{text}");
         assert!(text.contains("**failed**"));
+    }
+
+    #[test]
+    fn a_run_that_measured_the_generator_is_marked() {
+        let mut run = run();
+        run.totals.ok = 1;
+        run.generator.generator_bound = true;
+        assert!(results(&[run]).contains("**generator-bound, failed**"));
     }
 
     #[test]

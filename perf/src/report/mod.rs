@@ -13,17 +13,17 @@
 mod budget;
 mod chart;
 mod compare;
-mod escape;
+pub(crate) mod escape;
 mod figures;
 mod gpu;
-mod machine;
+pub(crate) mod machine;
 mod markdown;
-mod number;
+pub(crate) mod number;
 mod page;
 mod scale;
 mod shapes;
 mod svg;
-mod verdict;
+pub(crate) mod verdict;
 
 use crate::result::RunResult;
 

@@ -42,9 +42,13 @@ pub fn count(value: u64) -> String {
     grouped(value as f64)
 }
 
-/// A count with its noun: `1 GPU`, `14 GPUs`.
+/// A count with its noun: `1 GPU`, `14 GPUs`, `2 batches`.
 pub fn plural(value: u64, noun: &str) -> String {
-    let ending = if value == 1 { "" } else { "s" };
+    let ending = match value {
+        1 => "",
+        _ if noun.ends_with("ch") => "es",
+        _ => "s",
+    };
     format!("{} {noun}{ending}", count(value))
 }
 
@@ -96,6 +100,15 @@ pub fn duration(seconds: f64) -> String {
         }
     }
     parts.join(" ")
+}
+
+/// A time given in milliseconds, in µs where it is too short for them: `4.2 µs`, `120 ms`.
+pub fn time(ms: f64) -> String {
+    if ms != 0.0 && ms.abs() < 0.1 {
+        format!("{} µs", short(ms * 1e3))
+    } else {
+        format!("{} ms", short(ms))
+    }
 }
 
 /// A ratio such as `×1.25`; `–` where the base is zero.
@@ -162,6 +175,8 @@ mod tests {
         assert_eq!(count(1_000), "1,000");
         assert_eq!(count(12_345_678), "12,345,678");
         assert_eq!(grouped(-1234.0), "−1,234");
+        assert_eq!(plural(1, "GPU"), "1 GPU");
+        assert_eq!(plural(1_000, "batch"), "1,000 batches");
     }
 
     #[test]
@@ -169,6 +184,19 @@ mod tests {
         assert_eq!(duration(45.0), "45 s");
         assert_eq!(duration(120.0), "2 min");
         assert_eq!(duration(3900.0), "1 h 5 min");
+    }
+
+    #[test]
+    fn short_times_are_in_microseconds() {
+        let cases = [
+            (0.0, "0 ms"),
+            (0.0042, "4.2 µs"),
+            (0.1, "0.1 ms"),
+            (120.4, "120 ms"),
+        ];
+        for (ms, text) in cases {
+            assert_eq!(time(ms), text, "{ms}");
+        }
     }
 
     #[test]

@@ -35,14 +35,14 @@ pub fn page(run: &RunResult) -> String {
 }
 
 fn header(run: &RunResult) -> String {
-    let verdict = Verdict::of(run);
+    let badges: Vec<String> = Verdict::all(run).into_iter().map(badge).collect();
     let question = run
         .question
         .as_deref()
         .unwrap_or("What latency do callers see at this load?");
     let meta = [
         run.configuration.arrivals.clone(),
-        number::duration(run.duration_seconds),
+        machine::length(run),
         number::plural(u64::from(run.configuration.connections), "connection"),
         run.configuration.target.clone(),
         machine::start(run),
@@ -53,12 +53,19 @@ fn header(run: &RunResult) -> String {
         .map(|m| format!("<li>{}</li>", escape::html(m)))
         .collect();
     format!(
-        r#"<header><p class="eyebrow">Load report</p><h1>{} <span class="badge {}">{}</span></h1>{}<ul class="meta">{}</ul></header>"#,
+        r#"<header><p class="eyebrow">Load report</p><h1>{} {}</h1>{}<ul class="meta">{}</ul></header>"#,
         escape::html(&run.name),
-        verdict.class(),
-        verdict.word(),
+        badges.join(" "),
         shapes::paragraph("question", question),
         meta.concat()
+    )
+}
+
+fn badge(verdict: Verdict) -> String {
+    format!(
+        r#"<span class="badge {}">{}</span>"#,
+        verdict.class(),
+        verdict.word()
     )
 }
 
@@ -223,7 +230,22 @@ fn tier_section(run: &RunResult) -> String {
         shapes::paragraph("note", note),
         shapes::table(&heads, &rows),
         shapes::table(&status_heads, &statuses)
-    )
+    ) + &refusals(run)
+}
+
+/// What the server said where it did not serve.
+fn refusals(run: &RunResult) -> String {
+    let name = |status: &String| format!("the first {status}");
+    let names: Vec<String> = run.refusals.keys().map(name).collect();
+    let facts: Vec<(&str, String, bool)> = names
+        .iter()
+        .zip(run.refusals.values())
+        .map(|(name, text)| (name.as_str(), text.clone(), true))
+        .collect();
+    if facts.is_empty() {
+        return String::new();
+    }
+    shapes::facts(&facts)
 }
 
 fn tier_row(position: usize, tier: &TierResult) -> Vec<Cell> {
@@ -271,6 +293,9 @@ fn status_rows(position: usize, tier: &TierResult) -> Vec<Vec<Cell>> {
 fn costs(run: &RunResult) -> String {
     let g = &run.generator;
     let spread = |s: &LatencySummary| {
+        if s.count == 0 {
+            return "–".to_owned();
+        }
         format!(
             "p50 {} · p99 {} · max {} ms",
             number::short(s.p50_ms),
@@ -299,7 +324,8 @@ fn costs(run: &RunResult) -> String {
     match &run.server {
         None => facts.push((
             "server",
-            "not measured: neither its process nor its admin port was known".to_owned(),
+            "not measured: neither its process (--server-pid) nor its metrics (--admin) were read"
+                .to_owned(),
             false,
         )),
         Some(_) => facts.extend(gpu::server_facts(run)),

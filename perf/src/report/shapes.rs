@@ -103,7 +103,7 @@ pub fn section(title: &str, body: &str) -> String {
 
 /// A paragraph of plain text.
 pub fn paragraph(class: &str, text: &str) -> String {
-    format!(r#"<p class="{class}">{}</p>"#, escape::html(text))
+    format!(r#"<p class="{class}">{}</p>"#, escape::prose(text))
 }
 
 /// A figure: ready-made `body`, and what to know to read it.
@@ -111,7 +111,7 @@ pub fn figure(body: &str, caption: &str) -> String {
     let caption = if caption.is_empty() {
         String::new()
     } else {
-        format!("<figcaption>{}</figcaption>", escape::html(caption))
+        format!("<figcaption>{}</figcaption>", escape::prose(caption))
     };
     format!("<figure>{body}{caption}</figure>")
 }
@@ -123,7 +123,7 @@ pub fn tile(name: &str, value: &str, unit: &str, note: &str) -> String {
         escape::html(name),
         escape::html(value),
         escape::html(unit),
-        escape::html(note)
+        escape::prose(note)
     )
 }
 
@@ -142,11 +142,10 @@ pub fn facts(rows: &[(&str, String, bool)]) -> String {
         .iter()
         .filter(|(_, value, _)| !value.is_empty())
         .map(|(name, value, code)| {
-            let value = escape::html(value);
             let value = if *code {
-                format!("<code>{value}</code>")
+                format!("<code>{}</code>", escape::html(value))
             } else {
-                value
+                escape::prose(value)
             };
             format!("<dt>{}</dt><dd>{value}</dd>", escape::html(name))
         })

@@ -49,7 +49,20 @@ enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expect {
     place: Place,
+    /// The place as it was written.
+    shown: String,
     answer: Answer,
+}
+
+/// What an answer turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// The caller's own.
+    Right,
+    /// Nothing stands where the output should: more often a wrong `--expect` than a wrong answer.
+    NoOutput,
+    /// An output that is not this request's.
+    Different,
 }
 
 /// The check makes no sense.
@@ -71,6 +84,7 @@ impl Expect {
     /// # Errors
     /// If it is neither.
     pub fn new(place: &str, answer: Answer) -> Result<Expect, ExpectError> {
+        let shown = place.to_owned();
         let place = match place {
             "body" => Place::Body,
             "" => Place::Pointer(Vec::new()),
@@ -86,7 +100,11 @@ impl Expect {
                 )
             }
         };
-        Ok(Expect { place, answer })
+        Ok(Expect {
+            place,
+            shown,
+            answer,
+        })
     }
 
     /// The output in `body`; `None` if there is none.
@@ -102,17 +120,27 @@ impl Expect {
         }
     }
 
-    /// True if `body` answers request `number`. `scratch` is overwritten.
-    pub fn is_answer(
+    /// Where the output is looked for: the JSON pointer, or `body`.
+    pub fn place(&self) -> &str {
+        &self.shown
+    }
+
+    /// Whether `body` answers request `number`. `scratch` is overwritten.
+    pub fn check(
         &self,
         body: &[u8],
         traffic: &Traffic,
         number: u64,
         scratch: &mut String,
-    ) -> bool {
-        let Some(output) = self.output(body) else {
-            return false;
-        };
+    ) -> Checked {
+        match self.output(body) {
+            None => Checked::NoOutput,
+            Some(output) if self.fits(&output, traffic, number, scratch) => Checked::Right,
+            Some(_) => Checked::Different,
+        }
+    }
+
+    fn fits(&self, output: &str, traffic: &Traffic, number: u64, scratch: &mut String) -> bool {
         match self.answer {
             Answer::Any => true,
             Answer::Echo => {

@@ -6,7 +6,7 @@
 mod expect;
 mod request;
 
-pub use expect::{Answer, Expect, ExpectError};
+pub use expect::{Answer, Checked, Expect, ExpectError};
 pub use request::{PLACEHOLDER, Request, RequestError, RequestWriter};
 
 use std::fmt;

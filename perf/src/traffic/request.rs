@@ -79,7 +79,11 @@ impl Request {
         head.into_bytes()
     }
 
-    fn check(&self) -> Result<(), RequestError> {
+    /// Refuses what makes no request.
+    ///
+    /// # Errors
+    /// If path, template or headers can't be sent.
+    pub fn check(&self) -> Result<(), RequestError> {
         let blank = |text: &str| text.bytes().any(|byte| byte <= b' ' || byte == 0x7F);
         if !self.path.starts_with('/') || blank(&self.path) {
             return Err(RequestError::Path(self.path.clone()));

@@ -144,7 +144,7 @@ fn an_output_is_found_by_its_pointer() {
     let mut scratch = String::new();
     let mut check = |pointer: &str, body: &str| {
         let expect = Expect::new(pointer, Answer::Upper).expect("a pointer");
-        expect.is_answer(body.as_bytes(), &traffic, 7, &mut scratch)
+        expect.check(body.as_bytes(), &traffic, 7, &mut scratch) == Checked::Right
     };
     assert!(check(
         "/output",
@@ -202,7 +202,7 @@ proptest! {
         let value: serde_json::Value = serde_json::from_str(body).expect("JSON");
         let answer = serde_json::json!({"output": value["input"].as_str().expect("text").to_uppercase()});
         let expect = Expect::new("/output", Answer::Upper).expect("a pointer");
-        prop_assert!(expect.is_answer(answer.to_string().as_bytes(), &traffic, number, &mut String::new()));
-        prop_assert!(!expect.is_answer(answer.to_string().as_bytes(), &traffic, number + 1, &mut String::new()));
+        prop_assert_eq!(expect.check(answer.to_string().as_bytes(), &traffic, number, &mut String::new()), Checked::Right);
+        prop_assert_eq!(expect.check(answer.to_string().as_bytes(), &traffic, number + 1, &mut String::new()), Checked::Different);
     }
 }

@@ -95,6 +95,7 @@ pub fn hostile() -> RunResult {
     run.generator.why = Some(evil.clone());
     run.mismatches = Mismatches {
         wrong: 3,
+        without_output: 0,
         double: 1,
         examples: vec![evil.clone()],
     };
@@ -112,6 +113,7 @@ pub fn nothing() -> RunResult {
 
 fn condition(condition: &str, found: &str, failed: bool) -> FailIfResult {
     FailIfResult {
+        sentence: String::new(),
         condition: condition.to_owned(),
         value: None,
         found: found.to_owned(),

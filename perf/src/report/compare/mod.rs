@@ -9,7 +9,7 @@ mod text;
 pub use page::page;
 pub use text::text;
 
-use super::verdict::{self, Verdict};
+use super::verdict;
 use super::{machine, number};
 use crate::result::{Gpu, LatencySummary, RunResult, Server, TierResult};
 
@@ -40,12 +40,8 @@ type Percentile = fn(&LatencySummary) -> f64;
 fn cautions(runs: &[RunResult]) -> Vec<String> {
     let mut texts = Vec::new();
     for (i, run) in runs.iter().enumerate() {
-        for text in [verdict::mismatch_text(run), verdict::generator_text(run)]
-            .into_iter()
-            .flatten()
-        {
-            let head = Verdict::of(run).word();
-            texts.push(format!("{}: {head}. {text}", letter(i)));
+        for (verdict, text) in verdict::doubts(run) {
+            texts.push(format!("{}: {}. {text}", letter(i), verdict.word()));
         }
     }
     texts
@@ -240,6 +236,7 @@ fn value_text(value: Option<f64>, unit: &str) -> String {
         "" => number::short(value),
         "%" => number::percent(value / 100.0),
         "/s" => format!("{}/s", number::short(value)),
+        "ms" => number::time(value),
         unit => format!("{} {unit}", number::short(value)),
     }
 }

@@ -75,7 +75,7 @@ fn run_table(runs: &[RunResult]) -> String {
                 Cell::Named(letter(i), Slot::Colour(i)),
                 Cell::Text(title(run)),
                 Cell::Text(run.configuration.arrivals.clone()),
-                Cell::Text(Verdict::of(run).word().to_owned()),
+                Cell::Text(Verdict::words(run)),
             ]
         })
         .collect();

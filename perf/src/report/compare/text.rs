@@ -9,7 +9,7 @@ use crate::result::RunResult;
 pub fn text(runs: &[RunResult]) -> String {
     let mut out = String::new();
     for (i, run) in runs.iter().enumerate() {
-        let verdict = Verdict::of(run).word();
+        let verdict = Verdict::words(run);
         out.push_str(&format!(
             "{}  {} ({verdict})\n",
             letter(i),

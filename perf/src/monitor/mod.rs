@@ -2,20 +2,21 @@
 //!
 //! Readings are taken at the start of the measured part, every second, and at the end. A server renders its metrics at most
 //! once a second, so everything derived here is a ratio of two numbers from the same pages wherever it can be.
+//!
+//! A busy machine makes a scrape fail now and then. What is said about the server then comes from the first and the last page
+//! that could be read, and the warning says how many could not.
+
+mod scrape;
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::Duration;
 
 use crate::clock::{self, SECOND};
-use crate::http;
 use crate::prometheus::Snapshot;
+use crate::report::number;
 use crate::result::{Gpu, Server, SizeBucket, Stage, ZonePoint};
 use crate::target::{Target, TargetError};
+use scrape::{reason_of, url_of};
 
-/// A scrape may take this long; the generator's threads go on meanwhile.
-const SCRAPE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Kernel ticks per second, in which `/proc` counts CPU time: 100 on every Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 const ZONES: [&str; 3] = ["green", "yellow", "red"];
@@ -27,13 +28,31 @@ struct Process {
     rss_bytes: u64,
 }
 
-/// Everything at one moment.
-#[derive(Clone, Debug)]
-struct Reading {
+/// `/metrics` at one moment.
+#[derive(Clone, Debug, Default)]
+struct Page {
     /// Reading of the clock.
     at: u64,
-    page: Snapshot,
-    process: Option<Process>,
+    metrics: Snapshot,
+}
+
+/// The first and the last of what could be read.
+#[derive(Clone, Debug)]
+struct Ends<T> {
+    first: T,
+    last: T,
+}
+
+impl<T: Clone> Ends<T> {
+    fn put(ends: &mut Option<Ends<T>>, value: T) {
+        match ends {
+            Some(ends) => ends.last = value,
+            None => {
+                let first = value.clone();
+                *ends = Some(Ends { first, last: value });
+            }
+        }
+    }
 }
 
 /// Takes readings and draws conclusions.
@@ -41,13 +60,33 @@ struct Reading {
 pub struct Monitor {
     admin: Option<Target>,
     pid: Option<u32>,
-    first: Option<Reading>,
-    last: Option<Reading>,
+    /// Reading of the clock at the first reading, successful or not.
+    start: Option<u64>,
+    pages: Option<Ends<Page>>,
+    processes: Option<Ends<Process>>,
     /// Largest resident memory seen.
     rss_max: u64,
     zones: Vec<ZonePoint>,
-    /// Scrapes that failed.
+    scrapes: u32,
+    /// Scrapes that failed, and why the last of them did.
     failures: u32,
+    failure: Option<String>,
+}
+
+/// What was to be watched is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum MonitorError {
+    /// The admin port gives no metrics.
+    #[error("cannot read {url}: {reason}; --admin wants the server's admin port")]
+    Admin {
+        /// What was asked for.
+        url: String,
+        /// Why.
+        reason: String,
+    },
+    /// No such process.
+    #[error("there is no process {0}; --server-pid wants the process id of the server")]
+    Process(u32),
 }
 
 /// What was found out.
@@ -84,64 +123,107 @@ impl Monitor {
         self.admin.is_some() || self.pid.is_some()
     }
 
+    /// Looks whether what is to be watched is there, so that a wrong port or process is found before the run and not after.
+    ///
+    /// # Errors
+    /// If the admin port gives no metrics or the process does not exist.
+    pub fn check(&self) -> Result<(), MonitorError> {
+        if let Some(pid) = self.pid.filter(|&pid| read_process(pid).is_none()) {
+            return Err(MonitorError::Process(pid));
+        }
+        let Some(admin) = &self.admin else {
+            return Ok(());
+        };
+        let text = scrape::try_to_get(admin).map_err(|error| reason_of(&error));
+        let metrics = text.and_then(|text| metrics_in(&text));
+        metrics.map(drop).map_err(|reason| MonitorError::Admin {
+            url: url_of(admin),
+            reason,
+        })
+    }
+
     /// Takes a reading; the first one is the start of the measured part.
     pub fn read(&mut self) {
+        self.take_reading(scrape::get);
+    }
+
+    /// Takes a reading that matters more than others, the first or the last one, and so tries a few times.
+    pub fn read_end(&mut self) {
+        self.take_reading(scrape::try_to_get);
+    }
+
+    fn take_reading(&mut self, scrape: impl FnOnce(&Target) -> std::io::Result<String>) {
         if !self.is_watching() {
             return;
         }
-        let page = self.scrape();
-        let process = self
-            .pid
-            .and_then(read_process)
-            .or_else(|| process_of(&page));
-        let reading = Reading {
-            at: clock::now(),
-            page,
-            process,
-        };
-        self.rss_max = self
-            .rss_max
-            .max(process.map_or(0, |process| process.rss_bytes));
-        let first = self.first.get_or_insert_with(|| reading.clone());
-        let after_start = reading.at.saturating_sub(first.at);
-        self.zones.extend(zone_point(&reading.page, after_start));
-        self.last = Some(reading);
+        let start = *self.start.get_or_insert_with(clock::now);
+        let page = self.page(scrape);
+        let by_page = page.as_ref().and_then(|page| process_of(&page.metrics));
+        let process = self.pid.map_or(by_page, read_process);
+        if let Some(process) = process {
+            self.rss_max = self.rss_max.max(process.rss_bytes);
+            Ends::put(&mut self.processes, process);
+        }
+        if let Some(page) = page {
+            let after_start = page.at.saturating_sub(start);
+            self.zones.extend(zone_point(&page.metrics, after_start));
+            Ends::put(&mut self.pages, page);
+        }
     }
 
-    fn scrape(&mut self) -> Snapshot {
-        let Some(admin) = &self.admin else {
-            return Snapshot::default();
-        };
-        match get(admin, "/metrics") {
-            Ok(text) => Snapshot::parse(&text),
-            Err(_) => {
+    fn page(&mut self, scrape: impl FnOnce(&Target) -> std::io::Result<String>) -> Option<Page> {
+        let admin = self.admin.as_ref()?;
+        self.scrapes += 1;
+        let text = scrape(admin).map_err(|error| reason_of(&error));
+        match text.and_then(|text| metrics_in(&text)) {
+            Ok(metrics) => Some(Page {
+                at: clock::now(),
+                metrics,
+            }),
+            Err(reason) => {
                 self.failures += 1;
-                Snapshot::default()
+                self.failure = Some(reason);
+                None
             }
         }
     }
 
     /// What the readings say. `answered` is what the generator counted, `served_rate` good answers per second.
     pub fn findings(self, answered: u64, served_rate: f64) -> Findings {
-        let warning = (self.failures > 0)
-            .then(|| format!("{} scrapes of the admin port failed", self.failures));
-        let (Some(first), Some(last)) = (&self.first, &self.last) else {
-            return Findings::default();
-        };
+        // One page alone tells nothing about what happened between two.
+        let pages = self
+            .pages
+            .as_ref()
+            .filter(|pages| pages.last.at > pages.first.at);
         Findings {
-            server: self.server(first, last, answered),
-            gpu: gpu(first, last, served_rate),
-            stages: stages(&first.page, &last.page),
+            server: self.server(answered),
+            gpu: pages.and_then(|pages| gpu(&pages.first, &pages.last, served_rate)),
+            stages: pages.map_or_else(Vec::new, |pages| {
+                stages(&pages.first.metrics, &pages.last.metrics)
+            }),
+            warning: self.warning(),
             zones: self.zones,
-            warning,
         }
     }
 
-    fn server(&self, first: &Reading, last: &Reading, answered: u64) -> Option<Server> {
-        let (before, after) = (first.process?, last.process?);
+    fn warning(&self) -> Option<String> {
+        let (failure, admin) = (self.failure.as_ref()?, self.admin.as_ref()?);
+        Some(format!(
+            "{} of {} of {} failed ({failure})",
+            self.failures,
+            number::plural(u64::from(self.scrapes), "scrape"),
+            url_of(admin)
+        ))
+    }
+
+    fn server(&self, answered: u64) -> Option<Server> {
+        let processes = self.processes.as_ref()?;
+        let (before, after) = (processes.first, processes.last);
         let cpu_seconds = after.cpu_seconds - before.cpu_seconds;
         // Without a process id the CPU time is as old as the page, and so must be the answers it is divided by.
-        let by_page = requests_of(&last.page) - requests_of(&first.page);
+        let by_page = self.pages.as_ref().map_or(0.0, |pages| {
+            requests_of(&pages.last.metrics) - requests_of(&pages.first.metrics)
+        });
         let answered = if self.pid.is_none() && by_page > 0.0 {
             by_page
         } else {
@@ -150,7 +232,10 @@ impl Monitor {
         Some(Server {
             pid: self.pid,
             source: if self.pid.is_some() { "pid" } else { "metrics" }.to_owned(),
-            version: last.page.label("funicular_build_info", "version"),
+            version: self
+                .pages
+                .as_ref()
+                .and_then(|pages| pages.last.metrics.label("funicular_build_info", "version")),
             cpu_seconds,
             cpu_seconds_per_1000_requests: if answered > 0.0 {
                 cpu_seconds / answered * 1000.0
@@ -162,6 +247,15 @@ impl Monitor {
             rss_bytes_end: after.rss_bytes,
         })
     }
+}
+
+/// The metrics of a page; an error says that it has none, like any other page of the web.
+fn metrics_in(text: &str) -> Result<Snapshot, String> {
+    let metrics = Snapshot::parse(text);
+    if metrics.is_empty() {
+        return Err("there are no metrics in it".to_owned());
+    }
+    Ok(metrics)
 }
 
 fn requests_of(page: &Snapshot) -> f64 {
@@ -195,33 +289,6 @@ fn read_process(pid: u32) -> Option<Process> {
     })
 }
 
-/// A plain GET on a connection of its own.
-fn get(target: &Target, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&target.address, SCRAPE_TIMEOUT)?;
-    stream.set_read_timeout(Some(SCRAPE_TIMEOUT))?;
-    stream.set_write_timeout(Some(SCRAPE_TIMEOUT))?;
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
-        target.authority
-    );
-    stream.write_all(request.as_bytes())?;
-    let mut bytes = Vec::new();
-    let mut buffer = [0; 64 * 1024];
-    loop {
-        let count = stream.read(&mut buffer)?;
-        bytes.extend_from_slice(&buffer[..count]);
-        let answer = http::read(&bytes, count == 0).map_err(std::io::Error::other)?;
-        match answer {
-            Some(answer) if answer.status == 200 => {
-                return Ok(String::from_utf8_lossy(&answer.body).into_owned());
-            }
-            Some(answer) => return Err(std::io::Error::other(format!("status {}", answer.status))),
-            None if count == 0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            None => {}
-        }
-    }
-}
-
 fn zone_point(page: &Snapshot, after_start: u64) -> Option<ZonePoint> {
     let zone = page.sum("funicular_zone", &[])?;
     let depth = page.by_label("funicular_queue_depth", "tier");
@@ -244,8 +311,8 @@ fn zone_point(page: &Snapshot, after_start: u64) -> Option<ZonePoint> {
     })
 }
 
-fn gpu(first: &Reading, last: &Reading, served_rate: f64) -> Option<Gpu> {
-    let (before, after) = (&first.page, &last.page);
+fn gpu(first: &Page, last: &Page, served_rate: f64) -> Option<Gpu> {
+    let (before, after) = (&first.metrics, &last.metrics);
     let sizes = after
         .buckets("funicular_batch_size", &[])
         .since(&before.buckets("funicular_batch_size", &[]));
@@ -336,79 +403,4 @@ fn stages(before: &Snapshot, after: &Snapshot) -> Vec<Stage> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn reading(at_seconds: u64, page: &str) -> Reading {
-        let page = Snapshot::parse(page);
-        let process = process_of(&page);
-        Reading {
-            at: at_seconds * SECOND,
-            page,
-            process,
-        }
-    }
-
-    #[test]
-    fn two_pages_tell_what_happened_between_them() {
-        let page = |batches: u64, seconds: f64| {
-            format!(
-                "funicular_batch_size_bucket{{le=\"10\"}} 1\nfunicular_batch_size_bucket{{le=\"100\"}} {0}\n\
-                 funicular_batch_size_bucket{{le=\"+Inf\"}} {0}\nfunicular_batch_size_sum {1}\n\
-                 funicular_capacity_requests_per_second 2000\nfunicular_gpu_up{{gpu=\"0\"}} 1\nfunicular_gpu_up{{gpu=\"1\"}} 1\n\
-                 funicular_gpu_busy_seconds_total{{gpu=\"0\"}} {2}\nfunicular_gpu_busy_seconds_total{{gpu=\"1\"}} 0\n\
-                 funicular_batch_launches_total{{reason=\"full\"}} {0}\nfunicular_batch_launches_total{{reason=\"hold\"}} 3\n\
-                 funicular_stage_seconds_bucket{{stage=\"queue\",le=\"0.01\"}} {0}\n\
-                 funicular_stage_seconds_bucket{{stage=\"queue\",le=\"+Inf\"}} {0}\n\
-                 funicular_stage_seconds_sum{{stage=\"queue\"}} {3}\nfunicular_stage_seconds_count{{stage=\"queue\"}} {0}\n\
-                 process_cpu_seconds_total {2}\nprocess_resident_memory_bytes 1000\nfunicular_requests_total{{code=\"200\"}} {1}\n\
-                 funicular_zone 1\nfunicular_backlog_seconds 0.3\nfunicular_queue_depth{{tier=\"free\"}} 7\n",
-                batches,
-                batches * 50,
-                seconds,
-                batches as f64 * 0.004,
-            )
-        };
-        let (first, last) = (reading(0, &page(10, 1.0)), reading(10, &page(110, 9.0)));
-        let monitor = Monitor {
-            zones: zone_point(&last.page, 10 * SECOND).into_iter().collect(),
-            first: Some(first),
-            last: Some(last),
-            rss_max: 1000,
-            ..Monitor::default()
-        };
-        let found = monitor.findings(5000, 500.0);
-
-        let gpu = found.gpu.expect("GPUs");
-        assert_eq!((gpu.gpus, gpu.batches, gpu.batch_size_mean), (2, 100, 50.0));
-        assert_eq!((gpu.slot_utilisation, gpu.busy_fraction), (0.25, 0.4));
-        assert_eq!(
-            gpu.batch_sizes[1],
-            SizeBucket {
-                up_to: Some(100),
-                count: 100
-            }
-        );
-        assert_eq!(gpu.batch_sizes.len(), 2);
-        assert_eq!(gpu.launches, BTreeMap::from([("full".into(), 100)]));
-        assert_eq!(found.stages.len(), 1);
-        assert!((found.stages[0].mean_ms - 4.0).abs() < 1e-9);
-        let server = found.server.expect("a server");
-        assert_eq!(
-            (server.cpu_seconds, server.cpu_seconds_per_1000_requests),
-            (8.0, 1.6)
-        );
-        assert_eq!(found.zones[0].zone, "yellow");
-        assert_eq!(
-            found.zones[0].queue_depth,
-            BTreeMap::from([("free".into(), 7)])
-        );
-    }
-
-    #[test]
-    fn our_own_process_can_be_read() {
-        let process = read_process(std::process::id()).expect("we are here");
-        assert!(process.rss_bytes > 100_000);
-        assert!(read_process(0).is_none());
-    }
-}
+mod tests;
