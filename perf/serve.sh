@@ -14,6 +14,7 @@ stop() { [ -z "$pid" ] || { kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null; 
 trap 'stop; rm -rf "$work"' EXIT
 
 start() {
+  : >"$work/screen"   # or the look below might see the last server's
   "$target/release/funicular" --listen 127.0.0.1:0 --admin 127.0.0.1:0 --log-level warn "$@" >"$work/screen" 2>"$work/log" &
   pid=$!
   until grep -q '^Try it' "$work/screen"; do kill -0 "$pid" || { cat "$work/log" >&2; exit 1; }; sleep 0.05; done
