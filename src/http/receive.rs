@@ -27,7 +27,7 @@ pub(super) struct Arrival {
     pub(super) request: Request,
     /// When its first byte was seen.
     pub(super) begun: Time,
-    /// When its last byte was.
+    /// When it was there in full, and read.
     pub(super) arrived: Time,
 }
 
@@ -51,10 +51,12 @@ impl Connection {
             match receipt {
                 Receipt::Request(request) => {
                     let begun = begun.unwrap_or(now);
+                    // Read anew: what lies between is the reading and parsing.
+                    let arrived = clock::now();
                     return Some(Arrival {
                         request,
                         begun,
-                        arrived: now,
+                        arrived,
                     });
                 }
                 Receipt::Closed => return None,
