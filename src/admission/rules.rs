@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::deadline::DefaultDeadline;
 use super::load::batch_seconds;
 use super::{BOUND_SHARE, TARGET_BATCHES};
+use crate::config::units::span;
 use crate::tier::Tier;
 
 /// The settings of admission.
@@ -102,38 +103,42 @@ impl Rules {
         .map(|span| span.as_secs_f64());
         let mut warnings = Vec::new();
         // One batch may be running, one is its own, and half of one is left for the answer and for jitter.
-        let enough = format_ms(((2.5 * batch + hold) * 10.0).ceil() / 10.0);
+        let enough = setting_ms(((2.5 * batch + hold) * 10.0).ceil() / 10.0);
+        // Callers can lower the default deadline, not raise it.
         if batch >= deadline {
             warnings.push(format!(
-                "a batch takes {}, the default deadline is {}: requests without a longer deadline of their own end with 504; \
-                 set the deadline to {enough} or more",
-                format_ms(batch),
-                format_ms(deadline),
+                "a batch takes {}, the default deadline is {}: every request ends with 504; set deadline_ms to \
+                 {enough} or more",
+                in_words(batch),
+                in_words(deadline),
             ));
         } else if 2.0 * batch + hold > deadline {
             warnings.push(format!(
                 "a batch takes {}, the default deadline is {}: requests that arrive while all GPUs are busy may not be \
-                 answered in time; set the deadline to {enough} or more",
-                format_ms(batch),
-                format_ms(deadline),
+                 answered in time; set deadline_ms to {enough} or more",
+                in_words(batch),
+                in_words(deadline),
             ));
         }
         let reachable = TARGET_BATCHES * batch;
         // A hair of tolerance, so that a batch time measured at 100.01 ms does not warn about the default.
         if reachable > BOUND_SHARE * target * 1.05 {
             warnings.push(format!(
-                "a target latency of {} is out of reach under load with batches of {}; up to {} is allowed",
-                format_ms(target),
-                format_ms(batch),
-                format_ms(reachable),
+                "a target latency of {} is out of reach under load with batches of {}: whatever takes up to {} (four \
+                 batches) is let in; set target_latency_ms to {} or more",
+                in_words(target),
+                in_words(batch),
+                in_words(reachable),
+                setting_ms(reachable / BOUND_SHARE),
             ));
         }
         if hold + batch > target {
             warnings.push(format!(
-                "holding a batch for up to {} and running it for {} takes longer than the target latency of {}",
-                format_ms(hold),
-                format_ms(batch),
-                format_ms(target),
+                "holding a batch for up to {} and running it for {} takes longer than the target latency of {}: lower \
+                 hold_max_ms or raise target_latency_ms",
+                in_words(hold),
+                in_words(batch),
+                in_words(target),
             ));
         }
         warnings
@@ -146,6 +151,13 @@ impl Rules {
     }
 }
 
-fn format_ms(seconds: f64) -> String {
-    format!("{} ms", (seconds * 1e3 * 10.0).round() / 10.0)
+/// As the start-up screen has it, to a tenth of a millisecond.
+fn in_words(seconds: f64) -> String {
+    let tenths = Duration::from_micros(((seconds * 1e4).round() as u64).saturating_mul(100));
+    span(tenths)
+}
+
+/// As a setting in milliseconds takes it, rounded up but for the noise of the reckoning.
+fn setting_ms(seconds: f64) -> String {
+    format!("{:.0}", (seconds * 1e3 - 1e-6).ceil())
 }

@@ -5,7 +5,7 @@
 //! those that hold.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use log::LevelFilter;
@@ -26,7 +26,7 @@ of a --config file.";
 
 /// Gathers single inference requests into batches for GPUs, and gives every caller its own output.
 #[derive(Debug, Parser)]
-#[command(name = "funicular", version, after_help = EXAMPLE, args_conflicts_with_subcommands = true)]
+#[command(name = "funicular", version, after_help = EXAMPLE)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -58,12 +58,13 @@ pub enum Action {
 }
 
 impl Cli {
-    /// What is asked for.
+    /// What is asked for. Flags mean the same before a command and after it.
     pub fn action(self) -> Action {
+        let before = self.flags;
         match self.command {
-            None => Action::Serve(self.flags),
-            Some(Command::Serve(flags)) => Action::Serve(flags),
-            Some(Command::Check(flags)) => Action::Check(flags),
+            None => Action::Serve(before),
+            Some(Command::Serve(flags)) => Action::Serve(flags.after(before)),
+            Some(Command::Check(flags)) => Action::Check(flags.after(before)),
             Some(Command::Version) => Action::Version,
         }
     }
@@ -93,6 +94,22 @@ pub struct Flags {
     pub(super) timeouts: TimeoutFlags,
     #[command(flatten)]
     pub(super) drain: DrainFlags,
+    /// Those that stood before the command. Of a flag that is given on both sides the later one holds.
+    #[arg(skip)]
+    pub(super) before: Option<Box<Flags>>,
+}
+
+impl Flags {
+    fn after(mut self, before: Flags) -> Flags {
+        self.before = Some(Box::new(before));
+        self
+    }
+
+    /// The file to read.
+    pub(super) fn file(&self) -> Option<&Path> {
+        let earlier = || self.before.as_ref().and_then(|before| before.file());
+        self.config.as_deref().or_else(earlier)
+    }
 }
 
 #[derive(Clone, Debug, Default, Args)]
@@ -127,7 +144,7 @@ pub(super) struct ServerFlags {
     #[arg(long, value_name = "MS", value_parser = values::auto, allow_negative_numbers = true)]
     pub(super) deadline_ms: Option<Auto>,
     /// Most tickets waiting in each tier [default: 65536]
-    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) queue_bound: Option<i64>,
     /// What goes to the log: off, error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = values::log_level)]
@@ -138,7 +155,7 @@ pub(super) struct ServerFlags {
 #[command(next_help_heading = "GPUs")]
 pub(super) struct GpuFlags {
     /// Number of GPUs, one thread each [default: 4]
-    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) gpus: Option<i64>,
     /// What runs the batches: simulated, or python (implied by --python) [default: simulated]
     #[arg(long, value_name = "NAME", value_parser = values::executor)]
@@ -155,10 +172,10 @@ pub(super) struct GpuFlags {
 #[command(next_help_heading = "Batches")]
 pub(super) struct BatchFlags {
     /// Most tickets in a batch [default: 100]
-    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) batch_max: Option<i64>,
     /// Longest time, in ms, that a ticket waits for company while a GPU is free [default: 40]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) hold_max_ms: Option<i64>,
     /// 0 launches at once, 1 paces launches evenly, inf waits for a full batch or --hold-max-ms [default: 1]
     #[arg(long, value_name = "NUMBER", value_parser = values::number, allow_negative_numbers = true)]
@@ -169,7 +186,7 @@ pub(super) struct BatchFlags {
 #[command(next_help_heading = "Admission")]
 pub(super) struct AdmissionFlags {
     /// Latency, in ms, that admission aims to stay below [default: 500]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) target_latency_ms: Option<i64>,
     /// Backlog, in seconds of capacity, from which fewer free requests are let in [default: 0.2]
     #[arg(long, value_name = "S", value_parser = values::number, allow_negative_numbers = true)]
@@ -198,7 +215,7 @@ pub(super) struct PythonFlags {
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) python_env: Vec<String>,
     /// Time to import it and to load its model, in s [default: 300]
-    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) python_start_timeout_s: Option<i64>,
 }
 
@@ -206,15 +223,15 @@ pub(super) struct PythonFlags {
 #[command(next_help_heading = "Simulated executor")]
 pub(super) struct SimulatedFlags {
     /// Time of a batch, in ms [default: 100]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) sim_latency_ms: Option<i64>,
     /// Fraction, 0 to 1, by which a batch may be faster or slower [default: 0]
     #[arg(long, value_name = "FRACTION", value_parser = values::number, allow_negative_numbers = true)]
     pub(super) sim_jitter: Option<f64>,
     /// Time a GPU takes before its first batch, in ms [default: 0]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) sim_cold_start_ms: Option<i64>,
-    /// Scripted fault, repeatable, as kind=hang,gpu=1,batch=20; kinds are lost, hang, block, slow, raise, count, panic [default: none]
+    /// Scripted fault, repeatable, as kind=hang,gpu=1,batch=20; kinds are lost, hang, block, slow, raise, count, panic, clear [default: none]
     #[arg(long, value_name = "FAULT")]
     pub(super) sim_fault: Vec<String>,
     /// Whether GET /faults?kind=... on the admin port scripts more of them [default: false]
@@ -226,22 +243,22 @@ pub(super) struct SimulatedFlags {
 #[command(next_help_heading = "Limits of a request")]
 pub(super) struct LimitFlags {
     /// Largest request body [default: 1048576]
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) body_max_bytes: Option<i64>,
     /// Largest input [default: 65536]
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) input_max_bytes: Option<i64>,
     /// Largest output [default: 262144]
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) output_max_bytes: Option<i64>,
     /// Largest headers, all together [default: 16384]
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) header_max_bytes: Option<i64>,
     /// Most headers [default: 128]
-    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) header_max_count: Option<i64>,
     /// Longest request target [default: 8192]
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) target_max_bytes: Option<i64>,
 }
 
@@ -249,16 +266,16 @@ pub(super) struct LimitFlags {
 #[command(next_help_heading = "Timeouts of a connection")]
 pub(super) struct TimeoutFlags {
     /// For the headers to arrive in full [default: 10000]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) header_timeout_ms: Option<i64>,
     /// For the body to arrive in full [default: 30000]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) body_timeout_ms: Option<i64>,
     /// Between two requests [default: 75000]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) idle_timeout_ms: Option<i64>,
     /// For a response to be taken by the peer [default: 30000]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) write_timeout_ms: Option<i64>,
 }
 
@@ -266,9 +283,9 @@ pub(super) struct TimeoutFlags {
 #[command(next_help_heading = "Shutdown")]
 pub(super) struct DrainFlags {
     /// Time to go on serving after SIGTERM, in ms, for the load balancer to notice [default: 0]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) drain_delay_ms: Option<i64>,
     /// Time for accepted requests to finish after that, in ms [default: 30000]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) drain_grace_ms: Option<i64>,
 }

@@ -153,7 +153,9 @@ pub fn warnings(raw: &RawConfig, config: &Config, room: &Room) -> Vec<String> {
     let exposed = believed && !config.listen.ip().is_loopback();
     let admin_exposed = config.admin.filter(|admin| !admin.ip().is_loopback());
     let left_to_us = value_or(&raw.max_connections, Auto::Auto) == Auto::Auto;
-    let lowered = left_to_us && config.http.max_connections < defaults::MAX_CONNECTIONS;
+    // A few connections fewer are nobody's concern.
+    let usual = defaults::MAX_CONNECTIONS;
+    let lowered = left_to_us && 10 * config.http.max_connections < 9 * usual;
     let all = [
         exposed.then(|| {
             format!(
@@ -169,7 +171,7 @@ pub fn warnings(raw: &RawConfig, config: &Config, room: &Room) -> Vec<String> {
         }),
         lowered.then(|| {
             let connections = grouped(config.http.max_connections as u64);
-            let usual = grouped(defaults::MAX_CONNECTIONS as u64);
+            let usual = grouped(usual as u64);
             let because = &room.because;
             format!(
                 "only {connections} connections instead of {usual} ({because}): raise that limit"

@@ -24,6 +24,7 @@ mod python;
 mod raw;
 mod resolve;
 mod room;
+pub mod slip;
 mod suggest;
 pub mod units;
 pub mod values;
@@ -82,6 +83,8 @@ pub struct Config {
     pub log_level: LevelFilter,
     /// What is legal but probably not meant, one sentence each.
     pub warnings: Vec<String>,
+    /// The settings that are left to the server and follow from this machine.
+    pub auto: Vec<keys::Key>,
 }
 
 /// How a caller's tier is known.
@@ -210,7 +213,7 @@ impl Config {
     /// The file can't be read, the settings are unknown, out of range, or contradict each other, or the key file can't
     /// be used.
     pub fn load(flags: Flags) -> Result<Config, ConfigError> {
-        let file = match &flags.config {
+        let file = match flags.file() {
             Some(path) => RawConfig::read(path)?,
             None => RawConfig::default(),
         };

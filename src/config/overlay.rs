@@ -9,7 +9,11 @@ use super::raw::{Given, Origin, RawConfig};
 
 impl Flags {
     /// The settings of the file with those of the command line laid over them.
-    pub fn overlay(self, mut raw: RawConfig) -> RawConfig {
+    pub fn overlay(self, raw: RawConfig) -> RawConfig {
+        let mut raw = match self.before {
+            Some(before) => before.overlay(raw),
+            None => raw,
+        };
         self.server.overlay(&mut raw);
         self.gpu.overlay(&mut raw);
         self.batch.overlay(&mut raw);
@@ -109,14 +113,7 @@ impl PythonFlags {
             self.python_start_timeout_s,
             keys::PYTHON_START_TIMEOUT_S,
         );
-        if !self.python_env.is_empty() {
-            let variables = self.python_env.into_iter();
-            python.env = Some(
-                variables
-                    .map(|variable| typed(variable, keys::PYTHON_ENV))
-                    .collect(),
-            );
-        }
+        lay_list(&mut python.env, self.python_env, keys::PYTHON_ENV);
     }
 }
 
@@ -139,10 +136,7 @@ impl SimulatedFlags {
             self.sim_faults_admin,
             keys::SIM_FAULTS_ADMIN,
         );
-        if !self.sim_fault.is_empty() {
-            let faults = self.sim_fault.into_iter();
-            simulated.faults = Some(faults.map(|fault| typed(fault, keys::SIM_FAULTS)).collect());
-        }
+        lay_list(&mut simulated.faults, self.sim_fault, keys::SIM_FAULTS);
     }
 }
 
@@ -212,6 +206,16 @@ fn lay<T>(setting: &mut Option<Given<T>>, flag: Option<T>, key: Key) {
     if let Some(value) = flag {
         *setting = Some(typed(value, key));
     }
+}
+
+/// A repeatable flag replaces the list of the file, and adds to what it has given before.
+fn lay_list(setting: &mut Option<Vec<Given<String>>>, flag: Vec<String>, key: Key) {
+    if flag.is_empty() {
+        return;
+    }
+    let list = setting.get_or_insert_default();
+    list.retain(|given| given.origin == Origin::Flag(key.flag));
+    list.extend(flag.into_iter().map(|value| typed(value, key)));
 }
 
 fn typed<T>(value: T, key: Key) -> Given<T> {

@@ -14,7 +14,7 @@ use toml::de::{DeTable, DeValue};
 use super::cores::CoreChoice;
 use super::error::{ConfigError, Refusal};
 use super::values::{AdminAddress, Auto, ExecutorKind, FromScalar, IdentityKind, Scalar};
-use super::{keys, suggest};
+use super::{keys, slip, suggest};
 use crate::tier::Tier;
 
 /// Where a value comes from.
@@ -300,8 +300,8 @@ impl RawConfig {
 
 fn malformed(source: &Source, error: &toml::de::Error) -> ConfigError {
     let byte = error.span().map_or(0, |span| span.start);
-    let message = error.message().replace('\n', ", ");
     let line = source.line(byte);
+    let message = slip::explained(line, error.message());
     let problem = if line.is_empty() {
         message
     } else {

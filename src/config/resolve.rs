@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::contradictions::{contradictions, warnings};
-use super::cores;
+use super::cores::{self, CoreChoice};
 use super::defaults::{self, Whole};
 use super::keys::{self, Key};
 use super::python::{self, PythonConfig, Variable};
@@ -53,6 +53,7 @@ impl Config {
             batch_timeout: check.batch_timeout(),
             log_level: value_or(&raw.log_level, defaults::LOG_LEVEL),
             warnings: Vec::new(),
+            auto: left_to_the_server(raw),
             cores,
             gpus,
             executor,
@@ -64,6 +65,15 @@ impl Config {
         let warnings = warnings(raw, &config, &room);
         Ok(Config { warnings, ..config })
     }
+}
+
+/// The settings whose value is this machine's.
+fn left_to_the_server(raw: &RawConfig) -> Vec<Key> {
+    let cores = value_or(&raw.cores, defaults::CORES) == CoreChoice::Auto;
+    let connections = value_or(&raw.max_connections, Auto::Auto) == Auto::Auto;
+    let all = [(cores, keys::CORES), (connections, keys::MAX_CONNECTIONS)];
+    let left = all.into_iter().filter(|(is_left, _)| *is_left);
+    left.map(|(_, key)| key).collect()
 }
 
 fn none_of(refusals: Vec<Refusal>) -> Result<(), ConfigError> {
@@ -260,12 +270,13 @@ impl Check<'_> {
         match (value_or(&raw.identity, defaults::IDENTITY), file) {
             (IdentityKind::Keys, Some(file)) => return Identity::Keys(raw.located(file)),
             (IdentityKind::Keys, None) => {
-                let problem = "is keys, but no file with keys is named: give it as keys_file";
+                let problem =
+                    "is keys, but no file with keys is named: give it with --keys FILE (keys_file)";
                 self.refuse(keys::IDENTITY, &raw.identity, problem);
             }
             (IdentityKind::Trusted, Some(_)) if raw.identity.is_none() => {
-                let problem = "is given, but every caller's X-Tier would be believed: set identity to keys, or to \
-                               trusted if that is meant";
+                let problem = "is given, but every caller's X-Tier would be believed: add --identity keys \
+                               (identity = \"keys\"), or trusted if that is meant";
                 self.refuse(keys::KEYS_FILE, &raw.keys_file, problem);
             }
             (IdentityKind::Trusted, _) => {}

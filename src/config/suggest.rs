@@ -18,7 +18,7 @@ pub fn instead_of(section: &str, name: &str) -> Option<String> {
     }
     let candidates = keys::ALL.iter().flat_map(|key| {
         let home = if key.section == section { 0.05 } else { 0.0 };
-        let by_name = strsim::jaro_winkler(key.name, &plain);
+        let by_name = likeness(key.name, &plain);
         let by_flag = strsim::jaro_winkler(&flag_as_name(key), &plain);
         [
             (by_name + home, proposal(key, section)),
@@ -38,6 +38,19 @@ pub fn instead_of(section: &str, name: &str) -> Option<String> {
         .chain(tables)
         .max_by(|a, b| a.0.total_cmp(&b.0))?;
     (likeness >= LIKENESS_MIN).then_some(text)
+}
+
+/// How alike a name and what was typed are, from 0 to 1. Whoever leaves a word out, as in `tier` for `default_tier`, has
+/// hardly a letter in common at the start, where letters count most.
+fn likeness(name: &str, typed: &str) -> f64 {
+    const UNITS: [&str; 6] = ["ms", "s", "bytes", "count", "max", "file"];
+    let by_letters = strsim::jaro_winkler(name, typed);
+    let is_word_of_it = name.split('_').any(|word| word == typed) && !UNITS.contains(&typed);
+    if is_word_of_it {
+        by_letters.max(0.85 + 0.1 * by_letters)
+    } else {
+        by_letters
+    }
 }
 
 fn flag_as_name(key: &Key) -> String {
@@ -102,6 +115,22 @@ mod tests {
             instead_of("", "simulate").as_deref(),
             Some("did you mean the table [simulated]?")
         );
+    }
+
+    #[test]
+    fn a_word_of_the_name_is_enough() {
+        for (typed, meant) in [
+            ("tier", "default_tier"),
+            ("connections", "max_connections"),
+            ("identify", "identity"),
+            ("log", "log_level"),
+            ("level", "log_level"),
+            ("cold", "cold_start_ms"),
+            ("keys", "keys_file"),
+        ] {
+            let found = instead_of("", typed).unwrap_or_default();
+            assert!(found.contains(meant), "{typed}: {found}");
+        }
     }
 
     #[test]

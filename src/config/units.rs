@@ -41,6 +41,12 @@ pub fn span(time: Duration) -> String {
     format!("{millis} ms")
 }
 
+/// A number of things: `1 connection`, `1,234 connections`.
+pub fn counted(number: u64, thing: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{} {thing}{ending}", grouped(number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +78,13 @@ mod tests {
             assert_eq!(bytes(count), text);
         }
         assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        assert_eq!(counted(0, "run"), "0 runs");
+        assert_eq!(counted(1, "run"), "1 run");
+        assert_eq!(counted(2_000, "run"), "2,000 runs");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::IntErrorKind;
 use std::path::PathBuf;
 
 use log::LevelFilter;
@@ -224,6 +225,21 @@ pub fn log_level(text: &str) -> Result<LevelFilter, String> {
         format!("there is no log level {text:?}; there are off, error, warn, info, debug and trace")
     };
     text.parse().map_err(unknown)
+}
+
+/// Reads a whole number. Its range is checked with its setting.
+pub fn whole(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|error: std::num::ParseIntError| {
+        let beyond = matches!(
+            error.kind(),
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow
+        );
+        if beyond {
+            format!("{text:?} is beyond every setting's range")
+        } else {
+            format!("{text:?} is not a whole number")
+        }
+    })
 }
 
 /// Reads a number, or `inf`. Whether its setting can be infinite, or not a number, is checked with its range.

@@ -24,6 +24,7 @@
 //! * `panic`: the GPU thread panics.
 //! * `clear`: forget all faults scripted so far.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -70,9 +71,7 @@ pub enum FaultError {
     #[error("{0:?} is not key=value")]
     NotAPair(String),
     /// An unknown key.
-    #[error(
-        "{0:?} is no key of a fault; the keys are kind, gpu, batch, every, times, ms, factor, marker"
-    )]
+    #[error("{0:?} is no key of a fault; the keys are {keys}", keys = KEYS.join(", "))]
     UnknownKey(String),
     /// A value that its key does not take.
     #[error("{key}={value}: {wanted}")]
@@ -82,12 +81,25 @@ pub enum FaultError {
         /// What was given.
         value: String,
         /// What would have been right.
-        wanted: &'static str,
+        wanted: Cow<'static, str>,
     },
+    /// Pairs that nothing separates but a space or a semicolon.
+    #[error("its pairs need commas between them: write {0:?}")]
+    NoCommas(String),
     /// `kind` is missing.
-    #[error("a fault needs kind=lost|hang|block|slow|raise|count|panic|clear")]
+    #[error("a fault needs kind={}", KINDS.join("|"))]
     NoKind,
 }
+
+/// Every kind by the name that scripts it.
+pub const KINDS: [&str; 8] = [
+    "lost", "hang", "block", "slow", "raise", "count", "panic", "clear",
+];
+
+/// The keys of a line.
+const KEYS: [&str; 8] = [
+    "kind", "gpu", "batch", "every", "times", "ms", "factor", "marker",
+];
 
 #[derive(Default)]
 struct Raw {
@@ -106,10 +118,10 @@ fn number<T: FromStr>(
     value: &str,
     wanted: &'static str,
 ) -> Result<T, FaultError> {
-    value.parse().map_err(|_| FaultError::BadValue {
+    value.trim().parse().map_err(|_| FaultError::BadValue {
         key,
         value: value.to_owned(),
-        wanted,
+        wanted: wanted.into(),
     })
 }
 
@@ -119,7 +131,7 @@ fn at_least_one(key: &'static str, value: &str) -> Result<u64, FaultError> {
         0 => Err(FaultError::BadValue {
             key,
             value: value.to_owned(),
-            wanted,
+            wanted: wanted.into(),
         }),
         number => Ok(number),
     }
@@ -131,7 +143,7 @@ impl Raw {
             .split_once('=')
             .ok_or_else(|| FaultError::NotAPair(pair.to_owned()))?;
         match key.trim() {
-            "kind" => self.kind = Some(value.to_owned()),
+            "kind" => self.kind = Some(value.trim().to_owned()),
             "gpu" => self.gpu = Some(number("gpu", value, "the number of a GPU, from 0")?),
             "batch" => self.batch = Some(at_least_one("batch", value)?),
             "every" => self.every = Some(at_least_one("every", value)?),
@@ -156,11 +168,10 @@ impl Raw {
             "panic" => Kind::Panic(ms(0)),
             "clear" => Kind::Clear,
             other => {
-                let wanted = "lost, hang, block, slow, raise, count, panic or clear";
                 return Err(FaultError::BadValue {
                     key: "kind",
                     value: other.to_owned(),
-                    wanted,
+                    wanted: KINDS.join(", ").into(),
                 });
             }
         })
@@ -176,9 +187,25 @@ fn factor(value: &str) -> Result<f64, FaultError> {
         Err(FaultError::BadValue {
             key: "factor",
             value: value.to_owned(),
-            wanted,
+            wanted: wanted.into(),
         })
     }
+}
+
+/// The line with commas, if it has another key after a space or a semicolon. A marker may hold anything.
+fn without_commas(line: &str, pair: &str) -> Option<FaultError> {
+    let (key, _) = pair.split_once('=')?;
+    let is_gap = |letter: char| letter.is_whitespace() || letter == ';';
+    let words = || pair.split(is_gap).filter(|word| !word.is_empty());
+    let names_key = |word: &str| {
+        word.split_once('=')
+            .is_some_and(|(name, _)| KEYS.contains(&name))
+    };
+    if key.trim() == "marker" || words().filter(|word| names_key(word)).count() < 2 {
+        return None;
+    }
+    let commas = words().collect::<Vec<_>>().join(",");
+    Some(FaultError::NoCommas(line.replacen(pair, &commas, 1)))
 }
 
 impl FromStr for Fault {
@@ -189,7 +216,10 @@ impl FromStr for Fault {
         let mut raw = Raw::default();
         line.split([',', '&'])
             .filter(|pair| !pair.trim().is_empty())
-            .try_for_each(|pair| raw.set(pair))?;
+            .try_for_each(|pair| match without_commas(line, pair) {
+                Some(error) => Err(error),
+                None => raw.set(pair),
+            })?;
         Ok(Fault {
             kind: raw.kind()?,
             gpu: raw.gpu,
@@ -418,10 +448,7 @@ mod tests {
 
     /// Lines with any of the keys, in any order, also those that their kind has no use for.
     fn lines() -> impl Strategy<Value = String> {
-        const KINDS: &[&str] = &[
-            "lost", "hang", "block", "slow", "raise", "count", "panic", "clear",
-        ];
-        let kind = prop::sample::select(KINDS).prop_map(|kind| format!("kind={kind}"));
+        let kind = prop::sample::select(&KINDS[..]).prop_map(|kind| format!("kind={kind}"));
         let pair = prop_oneof![
             any::<usize>().prop_map(|gpu| format!("gpu={gpu}")),
             (1_u64..).prop_map(|batch| format!("batch={batch}")),
@@ -450,6 +477,22 @@ mod tests {
     }
 
     #[test]
+    fn spaces_are_taken_around_pairs_and_inside_a_marker() {
+        let spaced: Fault = " kind = lost , gpu = 1 ".parse().expect("a good line");
+        assert_eq!(spaced.to_string(), "kind=lost,gpu=1,ms=0");
+        let marker: Fault = "kind=raise,marker=gpu=1 ms=5".parse().expect("a good line");
+        assert_eq!(marker.to_string(), "kind=raise,marker=gpu=1 ms=5");
+    }
+
+    #[test]
+    fn every_kind_is_known_by_its_name() {
+        for name in KINDS {
+            let fault: Fault = format!("kind={name}").parse().expect(name);
+            assert_eq!(fault.kind.name(), name);
+        }
+    }
+
+    #[test]
     fn clear_forgets_everything() {
         let script = script(&["kind=count", "kind=clear"]);
         assert_eq!(script.launched(0, &[]), None);
@@ -466,6 +509,16 @@ mod tests {
             ("kind=lost,batch=0", "1 or more"),
             ("kind=slow,factor=NaN", "0 to 10000"),
             ("kind=lost,colour=red", "no key"),
+            (
+                "kind=hang gpu=1",
+                "commas between them: write \"kind=hang,gpu=1\"",
+            ),
+            (
+                "kind=slow; factor=3,gpu=1",
+                "write \"kind=slow,factor=3,gpu=1\"",
+            ),
+            ("gpu=1 kind=hang ms=5", "write \"gpu=1,kind=hang,ms=5\""),
+            ("kind=hang of all", "kind=hang of all: lost, hang"),
         ] {
             let error = line.parse::<Fault>().expect_err(line).to_string();
             assert!(error.contains(says), "{line}: {error}");

@@ -232,7 +232,7 @@ impl Shared {
         door: Box<dyn Door>,
     ) -> Shared {
         Shared {
-            welcome: routes::welcome(&settings.authority),
+            welcome: routes::welcome(&settings.authority, settings.terms.keys.is_some()),
             terms: settings.terms,
             timeouts: settings.timeouts,
             connections_max: settings.connections_max,

@@ -69,12 +69,17 @@ impl Route {
     }
 }
 
-/// The text behind [`Route::Welcome`]; `authority` is the address to show.
-pub fn welcome(authority: &str) -> String {
+/// The text behind [`Route::Welcome`]; `authority` is the address to show, and callers may need a key.
+pub fn welcome(authority: &str, needs_key: bool) -> String {
     let path = Route::Inference.path();
+    let key = if needs_key {
+        " -H 'Authorization: Bearer KEY'"
+    } else {
+        ""
+    };
     format!(
         "Funicular: one string in, its own answer out, batched onto GPUs in between.\n\n\
-         curl -s http://{authority}{path} -H 'Content-Type: application/json' -d '{{\"input\": \"hello\"}}'\n\n\
+         curl -s http://{authority}{path} -H 'Content-Type: application/json'{key} -d '{{\"input\": \"hello\"}}'\n\n\
          GET /openapi.json describes the rest.\n"
     )
 }
@@ -129,8 +134,10 @@ mod tests {
 
     #[test]
     fn the_welcome_text_has_a_line_to_paste() {
-        let text = welcome("127.0.0.1:8080");
+        let text = welcome("127.0.0.1:8080", false);
         assert!(text.contains("curl -s http://127.0.0.1:8080/v1/inference "));
         assert!(text.contains("-d '{\"input\": \"hello\"}'"));
+        assert!(!text.contains("Authorization"));
+        assert!(welcome("a:1", true).contains(" -H 'Authorization: Bearer KEY' -d"));
     }
 }

@@ -27,15 +27,19 @@ mod tests;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use crate::clock::Time;
+use crate::config::slip;
 use crate::tier::Tier;
 
 use self::digest::Digest;
@@ -142,8 +146,10 @@ impl Keys {
             problem,
         };
         let file: RawFile = toml::from_str(text).map_err(|error| {
-            let problem = LineError::Syntax(error.message().trim_end().to_owned());
-            at(error.span().unwrap_or(0..0), problem)
+            let span = error.span().unwrap_or(0..0);
+            let line = text.lines().nth(line_of(text, span.start) - 1);
+            let said = slip::explained(line.unwrap_or_default(), error.message());
+            at(span, LineError::Syntax(said))
         })?;
         let mut by_digest = HashMap::new();
         for raw in file.key {
@@ -206,8 +212,31 @@ impl Key {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "a_list")]
     key: Vec<RawKey>,
+}
+
+/// A list of tables; with one pair of brackets, the commonest slip, `[key]` is a table and no list.
+fn a_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RawKey>, D::Error> {
+    struct List;
+    impl<'de> Visitor<'de> for List {
+        type Value = Vec<RawKey>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("keys: write [[key]] on a line of its own before each")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, keys: A) -> Result<Vec<RawKey>, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(keys))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Vec<RawKey>, A::Error> {
+            Err(de::Error::custom(
+                "write [[key]], with two brackets on each side: there may be many of them",
+            ))
+        }
+    }
+    deserializer.deserialize_any(List)
 }
 
 #[derive(Deserialize)]

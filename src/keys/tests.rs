@@ -146,6 +146,29 @@ fn mistakes_are_named_with_their_line() {
 }
 
 #[test]
+fn common_slips_are_told_with_what_to_write() {
+    let good = entry("acme", "tier = \"paid\"");
+    let cases = [
+        (
+            good.replace("[[key]]", "[key]"),
+            "line 1: write [[key]], with two brackets",
+        ),
+        (
+            "key = 3\n".to_owned(),
+            "line 1: invalid type: integer `3`, expected keys: write [[key]] on a line",
+        ),
+        (
+            entry("acme", "tier ="),
+            "line 4: tier has no value: write tier = and its value",
+        ),
+    ];
+    for (text, expected) in cases {
+        let error = parse_error(&text);
+        assert!(error.starts_with(expected), "{error:?} for\n{text}");
+    }
+}
+
+#[test]
 fn upper_case_digests_are_refused() {
     let digest = digest_of("acme");
     let text = entry("acme", "tier = \"paid\"").replace(&digest, &digest.to_uppercase());

@@ -28,6 +28,15 @@ pub fn effective(config: &Config) -> String {
             section = key.section;
             line(&mut text, &format!("\n[{section}]"));
         }
+        if config.auto.contains(&key) {
+            // What follows from this machine does not belong into a file that may be taken to another.
+            let auto = quoted("auto");
+            line(
+                &mut text,
+                &format!("{:<17} = {auto}  # here: {value}", key.name),
+            );
+            continue;
+        }
         line(&mut text, &format!("{:<17} = {value}", key.name));
     }
     text

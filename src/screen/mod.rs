@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::admission::DefaultDeadline;
 use crate::admission::Rules;
-use crate::config::units::{bytes, grouped, span};
+use crate::config::units::{bytes, counted, grouped, span};
 use crate::config::{
     BatchConfig, Config, ExecutorConfig, Identity, PythonConfig, SimulatedConfig, cores,
 };
@@ -40,7 +40,8 @@ pub fn start_up(config: &Config, listen: SocketAddr, admin: Option<SocketAddr>) 
     for warning in &config.warnings {
         screen.push_str(&format!("  warning: {warning}\n"));
     }
-    screen.push_str(&format!("\nTry it:\n  {}\n", curl(listen)));
+    let line = curl(listen, &config.identity);
+    screen.push_str(&format!("\nTry it:\n  {line}\n"));
     screen
 }
 
@@ -56,8 +57,8 @@ fn facts(config: &Config) -> Vec<(&'static str, String)> {
         (
             "queues",
             format!(
-                "{} tickets for each tier",
-                grouped(config.queue_bound as u64)
+                "{} for each tier",
+                counted(config.queue_bound as u64, "ticket")
             ),
         ),
         (
@@ -152,7 +153,7 @@ fn batches(batch: &BatchConfig) -> String {
             span(*hold_max)
         ),
     };
-    format!("up to {} tickets, {rule}", grouped(*batch_max as u64))
+    format!("up to {}, {rule}", counted(*batch_max as u64, "ticket"))
 }
 
 fn capacity(config: &Config) -> String {
@@ -197,8 +198,8 @@ fn identity(config: &Config) -> String {
     }
 }
 
-/// A curl line that works when pasted into any shell on this machine.
-pub fn curl(listen: SocketAddr) -> String {
+/// A curl line that works when pasted into any shell on this machine, with a key for `KEY` where callers need one.
+pub fn curl(listen: SocketAddr, identity: &Identity) -> String {
     let address = reachable(listen);
     let url = format!("http://{address}/v1/inference");
     // zsh takes the brackets of an IPv6 address for a pattern.
@@ -207,8 +208,12 @@ pub fn curl(listen: SocketAddr) -> String {
     } else {
         url
     };
+    let key = match identity {
+        Identity::Trusted => "",
+        Identity::Keys(_) => " -H 'Authorization: Bearer KEY'",
+    };
     format!(
-        "curl {url} -H 'Content-Type: application/json' -d '{{\"input\": \"Hello, Funicular!\"}}'"
+        "curl {url} -H 'Content-Type: application/json'{key} -d '{{\"input\": \"Hello, Funicular!\"}}'"
     )
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::{curl, effective, reachable, start_up};
-use crate::config::{Config, Machine, RawConfig};
+use crate::config::{Config, Identity, Machine, RawConfig};
 
 fn machine() -> Machine {
     Machine {
@@ -90,6 +90,8 @@ fn the_start_up_screen_shows_keys_shares_and_scripted_faults() {
         "  admission    target latency 1 s; backlog: yellow from 0.05 s, red from 0.5 s, nobody from 1 s; \
          paid gets 25 % of each batch; free gets 1.5 % of each batch\n",
         "  identity     the keys of /etc/k.toml; X-Tier is ignored\n",
+        "  curl http://127.0.0.1:1/v1/inference -H 'Content-Type: application/json' \
+         -H 'Authorization: Bearer KEY' -d",
         "  warning: GPUs will fail as scripted: kind=hang,gpu=1,ms=0; kind=slow,factor=10\n",
     ] {
         assert!(screen.contains(line), "{line:?} is missing in\n{screen}");
@@ -101,7 +103,8 @@ fn the_curl_line_leads_to_an_address_that_can_be_reached() {
     assert_eq!(reachable(address("0.0.0.0:1")), address("127.0.0.1:1"));
     assert_eq!(reachable(address("[::]:1")), address("[::1]:1"));
     assert_eq!(reachable(address("192.0.2.7:1")), address("192.0.2.7:1"));
-    assert!(curl(address("[::]:1")).starts_with("curl 'http://[::1]:1/v1/inference' -H"));
+    let trusted = Identity::Trusted;
+    assert!(curl(address("[::]:1"), &trusted).starts_with("curl 'http://[::1]:1/v1/inference' -H"));
 }
 
 #[test]
@@ -121,8 +124,8 @@ fn check_prints_every_setting_and_the_derived_limits() {
 
 listen            = "127.0.0.1:8080"
 admin             = "127.0.0.1:9090"
-cores             = "0-7"
-max_connections   = 20000
+cores             = "auto"  # here: "0-7"
+max_connections   = "auto"  # here: 20000
 model             = "llm-v1"
 default_tier      = "free"
 identity          = "trusted"
@@ -161,6 +164,11 @@ faults            = []
 faults_admin      = false
 "#;
     assert!(text.contains(expected), "{text}");
+    let chosen = effective(&config("cores = 2\nmax_connections = 300"));
+    assert!(
+        chosen.contains("\ncores             = \"0-1\"\nmax_connections   = 300\n"),
+        "{chosen}"
+    );
     for key in crate::config::keys::ALL {
         let line = format!("\n{:<17} = ", key.name);
         assert!(text.contains(&line), "{key} is missing in\n{text}");

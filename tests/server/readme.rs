@@ -50,6 +50,45 @@ fn every_curl_line_of_the_readme_works() {
 }
 
 #[test]
+fn the_key_file_of_the_readme_lets_its_curl_line_in() {
+    if !tools::is_there("curl") {
+        return;
+    }
+    let readme = readme();
+    let (_, keys) = readme.split_once("```toml\n[[key]]").expect("a key file");
+    let (keys, _) = keys.split_once("```").expect("its end");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("keys.toml");
+    std::fs::write(&path, format!("[[key]]{keys}")).expect("writable");
+    let path = path.to_str().expect("text");
+    let server = Server::start(&["--identity", "keys", "--keys", path]);
+    let listen = server.listen().to_string();
+    let ask = |line: &str| {
+        let line = line.replace("127.0.0.1:8080", &listen);
+        let said = tools::output("sh", &["-c", &line]);
+        serde_json::from_str::<serde_json::Value>(&said).expect("JSON")
+    };
+    let (with_key, without): (Vec<&str>, Vec<&str>) = commands(&readme)
+        .into_iter()
+        .filter(|line| line.starts_with("curl ") && line.contains("/v1/inference"))
+        .partition(|line| line.contains("Authorization: Bearer"));
+    assert!(ask(with_key[0])["output"].is_string());
+    assert_eq!(ask(without[0])["status"], 401);
+    // What the screen and the front page say to paste works with the key in its place.
+    let welcome = server.get("/").text();
+    for text in [server.screen(), welcome] {
+        let line = text
+            .lines()
+            .map(str::trim)
+            .find(|line| line.starts_with("curl "));
+        let line = line
+            .expect("a line to paste")
+            .replace("Bearer KEY", "Bearer test");
+        assert!(ask(&line)["output"].is_string(), "{line}");
+    }
+}
+
+#[test]
 fn every_start_of_the_readme_is_accepted() {
     let readme = readme();
     let mut count = 0;

@@ -47,7 +47,7 @@ fn a_key_file_and_its_use_are_given_together() {
         (
             "identity = 'keys'",
             &[],
-            "f.toml:1: identity is keys, but no file with keys is named: give it as keys_file",
+            "f.toml:1: identity is keys, but no file with keys is named: give it with --keys FILE (keys_file)",
         ),
         (
             "keys_file = ''",
@@ -59,7 +59,11 @@ fn a_key_file_and_its_use_are_given_together() {
             &[],
             "f.toml:2: keys_file is given, but every caller's X-Tier would be believed",
         ),
-        ("", &["--keys", "k"], "--keys: keys_file is given, but"),
+        (
+            "",
+            &["--keys", "k"],
+            "--keys: keys_file is given, but every caller's X-Tier would be believed: add --identity keys (identity = \"keys\")",
+        ),
     ];
     for (file, arguments, message) in cases {
         let found = refusal(file, arguments);

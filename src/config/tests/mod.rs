@@ -1,5 +1,6 @@
 //! What is taken and what is warned of, and that the example, the help and the code agree.
 
+mod command_line;
 mod identity;
 mod python;
 mod refused;
@@ -240,6 +241,7 @@ fn expected_of_line() -> Config {
             "the batch function flag.py:f does not run, since the executor is simulated".to_owned(),
             "GPUs will fail as scripted: kind=raise,gpu=21,marker=x".to_owned(),
         ],
+        auto: Vec::new(),
     }
 }
 
@@ -290,6 +292,16 @@ fn connections_left_to_the_server_are_lowered_and_named_ones_refused() {
         ]
     );
     assert_eq!(lowered.open_files_needed(), 1_024);
+
+    let on = |connections| Machine {
+        open_files: connections + 128,
+        ..machine()
+    };
+    for (connections, warnings) in [(19_888, 0), (18_000, 0), (17_999, 1)] {
+        let config = resolve_on(&on(connections), "", &[]).expect("auto fits");
+        assert_eq!(config.http.max_connections as u64, connections);
+        assert_eq!(config.warnings.len(), warnings, "{connections}");
+    }
 
     let exact = resolve_on(&small, "max_connections = 896", &[]).expect("896 fit");
     assert_eq!((exact.http.max_connections, exact.warnings.len()), (896, 0));
@@ -358,7 +370,7 @@ fn what_is_probably_not_meant_is_warned_of() {
         ),
         (
             &["--target-latency-ms", "450"],
-            "a target latency of 450 ms is out of reach under load with batches of 100 ms",
+            "a target latency of 450 ms is out of reach under load with batches of 100 ms: whatever takes up to",
         ),
         (
             &["--identity", "trusted", "--keys", "k.toml"],
@@ -415,12 +427,49 @@ fn what_is_probably_not_meant_is_warned_of() {
 }
 
 #[test]
+fn times_that_can_not_be_kept_are_told_with_the_setting_that_helps() {
+    for (arguments, warning) in [
+        (
+            &["--target-latency-ms", "450"][..],
+            "a target latency of 450 ms is out of reach under load with batches of 100 ms: whatever takes up to \
+             400 ms (four batches) is let in; set target_latency_ms to 500 or more",
+        ),
+        (
+            &["--target-latency-ms", "5000", "--sim-latency-ms", "2000"],
+            "a target latency of 5 s is out of reach under load with batches of 2 s: whatever takes up to 8 s \
+             (four batches) is let in; set target_latency_ms to 10000 or more",
+        ),
+        (
+            &["--deadline-ms", "50"],
+            "a batch takes 100 ms, the default deadline is 50 ms: every request ends with 504; set deadline_ms to \
+             300 or more",
+        ),
+        (
+            &["--deadline-ms", "239"],
+            "a batch takes 100 ms, the default deadline is 239 ms: requests that arrive while all GPUs are busy may \
+             not be answered in time; set deadline_ms to 300 or more",
+        ),
+    ] {
+        assert_eq!(resolve("", arguments).expect("legal").warnings, [warning]);
+        // What is advised is enough.
+        let (_, advice) = warning.rsplit_once("; set ").expect("advice");
+        let (name, value) = advice.split_once(" to ").expect("a value");
+        let value = value.strip_suffix(" or more").expect("a value");
+        let flag = format!("--{}", name.replace('_', "-"));
+        let others = arguments.iter().skip(2).copied();
+        let heeded: Vec<&str> = [flag.as_str(), value].into_iter().chain(others).collect();
+        let warnings = resolve("", &heeded).expect("legal").warnings;
+        assert_eq!(warnings, Vec::<String>::new(), "{heeded:?}");
+    }
+}
+
+#[test]
 fn a_deadline_left_to_the_server_goes_with_the_batch_time() {
     let deadline = |arguments: &[&str]| {
         let config = resolve("", arguments).expect("sound");
         assert_eq!(config.admission.deadline, config.http.deadline);
         let complaints = config.warnings.iter();
-        let complaints = complaints.filter(|warning| warning.contains("set the deadline"));
+        let complaints = complaints.filter(|warning| warning.contains("set deadline_ms"));
         (config.deadline().as_millis(), complaints.count())
     };
     assert_eq!(deadline(&["--sim-latency-ms", "0"]), (2_000, 0));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use proptest::prelude::*;
 
 use super::{flags, refusal};
@@ -97,6 +97,11 @@ fn numbers_out_of_range_are_refused_with_their_place_and_range() {
     assert!(refusal("", &["--sim-fault", "melt"]).starts_with(
         "--sim-fault: simulated.faults can't hold \"melt\": \"melt\" is not key=value"
     ));
+    let found = refusal("[simulated]\nfaults = ['kind=hang gpu=1']", &[]);
+    assert!(
+        found.ends_with("need commas between them: write \"kind=hang,gpu=1\""),
+        "{found}"
+    );
     assert!(refusal("", &["--patience", "nan"]).starts_with("--patience: batch.patience is NaN"));
     assert!(
         refusal("", &["--sim-jitter", "-1"]).starts_with("--sim-jitter: simulated.jitter is -1")
@@ -209,6 +214,14 @@ const OF_THE_WRONG_KIND: &[(&str, &str)] = &[
     ),
     ("gpus = 1\ngpus = 2", "f.toml:2: duplicate key"),
     ("gpus 4", "f.toml:1: "),
+    (
+        "gpus =",
+        "f.toml:1: gpus has no value: write gpus = and its value, in the line: gpus =",
+    ),
+    (
+        "[batch]\npatience = # as long as it takes",
+        "f.toml:2: patience has no value",
+    ),
 ];
 
 #[test]
@@ -244,6 +257,57 @@ fn flags_with_nonsense_are_refused_by_name() {
     }
 }
 
+/// The words of the standard library's parsers say nothing about the flag.
+#[test]
+fn every_flag_says_in_plain_words_what_it_takes() {
+    let takes_any_text = [
+        "config",
+        "model",
+        "keys",
+        "canary",
+        "sim-fault",
+        "sim-faults-admin",
+        "python",
+        "python-bin",
+        "python-env",
+    ];
+    let mut asked = 0;
+    for argument in Cli::command().get_arguments() {
+        let Some(long) = argument.get_long() else {
+            continue;
+        };
+        let is_text = argument.get_action().takes_values() && takes_any_text.contains(&long);
+        if is_text || !argument.get_action().takes_values() {
+            continue;
+        }
+        for value in ["four", "1.5x", "99999999999999999999"] {
+            let flag = format!("--{long}={value}");
+            let Err(error) = Cli::try_parse_from(["funicular", &flag]) else {
+                // A number of any size is one where fractions are allowed, and a count of cores too.
+                assert!(value.ends_with('9'), "{flag}");
+                continue;
+            };
+            let said = error.to_string();
+            for jargon in [
+                "invalid digit",
+                "invalid float",
+                "target type",
+                "literal",
+                "variant",
+            ] {
+                assert!(!said.contains(jargon), "{said}");
+            }
+            asked += 1;
+        }
+    }
+    assert!(asked > 60, "{asked}");
+    let error = Cli::try_parse_from(["funicular", "--gpus", "four"]).expect_err("no number");
+    assert!(
+        error.to_string().contains("\"four\" is not a whole number"),
+        "{error}"
+    );
+}
+
 #[test]
 fn unknown_settings_are_refused_in_the_order_of_the_file_with_the_nearest_name() {
     let found = refusal(
@@ -259,6 +323,10 @@ fn unknown_settings_are_refused_in_the_order_of_the_file_with_the_nearest_name()
             "f.toml:4: there is no setting patiense in [batch]; did you mean patience?",
             "f.toml:5: there is no setting nonsense; funicular check prints every setting there is",
         ]
+    );
+    assert_eq!(
+        refusal("tier = 'free'", &[]),
+        "f.toml:1: there is no setting tier; did you mean default_tier?"
     );
 }
 
