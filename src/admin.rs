@@ -37,7 +37,7 @@ use parking_lot::RwLock;
 use crate::clock::{self, Time};
 use crate::gpu::faults::Script;
 use crate::metrics::{Metrics, SnapshotFn};
-use crate::port::Reservation;
+use crate::port::{self, Reservation};
 
 /// Time between two renderings while nobody asks.
 const PERIOD_IDLE: Duration = Duration::from_secs(1);
@@ -53,20 +53,19 @@ const INDEX: &str = "Funicular, admin plane\n\n\
     /status   GPUs, queues, zone, capacity and totals as JSON\n\
     /healthz  200 as long as this process is well\n";
 
-/// Why the admin plane did not start.
+/// Why the admin plane did not start. As with [`StartError`](crate::server::StartError), the cause stands in the text
+/// and nowhere else.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// The port could not be bound.
-    #[error("can't serve the admin plane on {addr}: {source}")]
-    Bind {
-        /// The reserved address.
-        addr: SocketAddr,
-        /// What the system says.
-        source: io::Error,
-    },
+    #[error("can't serve the admin plane: {0}")]
+    Bind(io::Error),
     /// The OS thread could not be started.
-    #[error("can't start the admin thread: {0}")]
-    Thread(#[source] io::Error),
+    #[error("can't start the admin thread: {cause}")]
+    Thread {
+        /// What the system says.
+        cause: io::Error,
+    },
 }
 
 /// The running admin plane. When it is dropped the rendering ends; the port answers with the last one.
@@ -105,7 +104,7 @@ impl Admin {
                 let shared = Arc::clone(&shared);
                 move || shared.keep_rendering(&source)
             })
-            .map_err(AdminError::Thread)?;
+            .map_err(|cause| AdminError::Thread { cause })?;
         let admin = Admin {
             addr,
             shared,
@@ -121,7 +120,7 @@ impl Admin {
         drop(
             factory
                 .start(addr)
-                .map_err(|source| AdminError::Bind { addr, source })?,
+                .map_err(|cause| AdminError::Bind(port::explain(addr, cause)))?,
         );
         Ok(admin)
     }

@@ -72,9 +72,10 @@ fn tcp_socket(addr: SocketAddr) -> io::Result<Socket> {
     Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))
 }
 
-fn explain(addr: SocketAddr, error: io::Error) -> io::Error {
+/// `error` with the address and what is the matter with it, of the same kind.
+pub fn explain(addr: SocketAddr, error: io::Error) -> io::Error {
     let text = match error.kind() {
-        io::ErrorKind::AddrInUse => format!("{addr} is in use: another process listens there"),
+        io::ErrorKind::AddrInUse => format!("{addr} is in use by another process"),
         io::ErrorKind::AddrNotAvailable => format!("{addr} is not an address of this machine"),
         io::ErrorKind::PermissionDenied => format!("no permission to listen on {addr}"),
         _ => format!("can't listen on {addr}: {error}"),

@@ -12,6 +12,8 @@ use crate::batch::collector::Collector;
 use crate::batch::policy::Policy;
 use crate::batch::schedule::Scheduler;
 use crate::clock::{self, Time};
+use crate::config::keys::{self, Key};
+use crate::config::units::{counted, span};
 use crate::config::{Config, ExecutorConfig, Identity};
 use crate::gate::Gate;
 use crate::gpu::executor::Executor;
@@ -23,7 +25,7 @@ use crate::gpu::{Driver, Gpu, GpuSettings, watchdog};
 use crate::http::{self, DataPlane, Door, Phase, Settings, Shared};
 use crate::keys::{Keys, KeysError};
 use crate::metrics::{GpuSnapshot, Metrics, QueueSnapshot, Snapshot};
-use crate::port::Reservation;
+use crate::port::{self, Reservation};
 use crate::queue::{Doorbell, Lane, handover};
 use crate::screen;
 use crate::ticket::{Failure, Input};
@@ -38,16 +40,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// After the grace period, handlers get so long to write their last answers.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Why the server did not start.
+/// Why the server did not start. Each says its cause itself and has no other as its source, or whoever prints the whole
+/// chain would say it twice.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address can't be bound.
-    #[error("can't listen on {addr}: {source}")]
+    /// An address can't be bound.
+    #[error("{cause}{}", way_out(.flag, .cause))]
     Listen {
-        /// The address asked for.
-        addr: SocketAddr,
-        /// What the system says.
-        source: io::Error,
+        /// The flag that chooses it.
+        flag: &'static str,
+        /// Which address and what the system says, in words.
+        cause: io::Error,
     },
     /// The keys can't be used (any more: the configuration had them checked).
     #[error(transparent)]
@@ -56,13 +59,29 @@ pub enum StartError {
     #[error(transparent)]
     Admin(#[from] AdminError),
     /// A thread or a descriptor that the server needs could not be had.
-    #[error("can't start {what}: {source}")]
+    #[error("can't start {what}: {cause}")]
     Resource {
         /// What was being started.
         what: &'static str,
         /// What the system says.
-        source: io::Error,
+        cause: io::Error,
     },
+}
+
+/// What an operator can do about an address that can't be bound.
+fn way_out(flag: &str, cause: &io::Error) -> String {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("; choose another with {flag} (port 0 takes a free one)")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("; choose one of its own with {flag}, such as 127.0.0.1:8080")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("; choose a port of 1024 or above with {flag}")
+        }
+        _ => String::new(),
+    }
 }
 
 /// A running server.
@@ -90,10 +109,13 @@ impl Server {
     /// # Errors
     /// See [`StartError`].
     pub fn start(config: &Config) -> Result<Server, StartError> {
-        let bound =
-            |addr| Reservation::new(addr).map_err(|source| StartError::Listen { addr, source });
-        let listen = bound(config.listen)?;
-        let admin = config.admin.map(bound).transpose()?;
+        let bound = |addr, key: Key| {
+            let flag = key.flag;
+            Reservation::new(addr).map_err(|cause| StartError::Listen { flag, cause })
+        };
+        let listen = bound(config.listen, keys::LISTEN)?;
+        let admin = config.admin.map(|addr| bound(addr, keys::ADMIN));
+        let admin = admin.transpose()?;
         let script = Arc::new(Script::new(config.gpus, scripted(&config.executor)));
         let core = Arc::new(assemble(config, listen.addr())?);
         let mailboxes = Arc::clone(core.collector.mailboxes());
@@ -104,9 +126,9 @@ impl Server {
             listen.addr(),
             &config.cores,
         )
-        .map_err(|source| StartError::Listen {
-            addr: listen.addr(),
-            source,
+        .map_err(|cause| StartError::Listen {
+            flag: keys::LISTEN.flag,
+            cause: port::explain(listen.addr(), cause),
         })?;
         let admin = admin
             .map(|port| start_admin(port, &core, listen.addr(), &script))
@@ -147,10 +169,11 @@ impl Server {
     /// answers the rest with 503 when the grace period is over.
     pub fn drain(&self) {
         let drain = self.core.config.drain;
-        log::info!(
-            "leaving: readiness says no, serving for another {} ms",
-            drain.delay.as_millis()
-        );
+        let longer = match drain.delay {
+            Duration::ZERO => String::new(),
+            delay => format!(", serving for another {}", span(delay)),
+        };
+        log::info!("leaving: readiness says no{longer}");
         self.data.enter(Phase::Leaving);
         self.admin.iter().for_each(Admin::refresh);
         self.core.collector.wait_closed(clock::now() + drain.delay);
@@ -159,7 +182,8 @@ impl Server {
         self.wait_until(grace, || self.data.listeners() == 0);
         self.data.enter(Phase::Draining);
         let connections = self.data.connections();
-        log::info!("draining: listeners are closed, {connections} connections are open");
+        let open = counted(connections as u64, "connection");
+        log::info!("draining: the listeners are closed, {open} open");
         self.wait_until(grace, || self.data.connections() == 0);
         self.end();
     }
@@ -175,7 +199,8 @@ impl Server {
         });
         if left > 0 {
             log::warn!(
-                "the grace period ended with {left} connections open; what was left on them got 503"
+                "the grace period ended with {} open; what was left on them got 503",
+                counted(left as u64, "connection")
             );
         }
         log::info!("ended");
@@ -194,11 +219,11 @@ impl Server {
 }
 
 fn resource(what: &'static str) -> impl Fn(io::Error) -> StartError {
-    move |source| StartError::Resource { what, source }
+    move |cause| StartError::Resource { what, cause }
 }
 
 fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
-    let keys = keys(&config.identity)?;
+    let keys = known_keys(&config.identity)?;
     let metrics = Arc::new(Metrics::new(config.gpus, config.cores.len()));
     let mailboxes = http::mailboxes(config.cores.len(), config.http.max_connections);
     let mailboxes = Arc::new(mailboxes.map_err(resource("the acceptor cores"))?);
@@ -256,7 +281,7 @@ fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
     })
 }
 
-fn keys(identity: &Identity) -> Result<Option<Arc<Keys>>, KeysError> {
+fn known_keys(identity: &Identity) -> Result<Option<Arc<Keys>>, KeysError> {
     match identity {
         Identity::Trusted => Ok(None),
         Identity::Keys(path) => Keys::load(path).map(|keys| Some(Arc::new(keys))),

@@ -1,7 +1,8 @@
 //! `/status`: the snapshot and the totals as JSON, for people and scripts.
 //!
 //! Pure but for the wall clock, which dates the GPUs' states. Durations and rates carry their unit in the name, as in
-//! the metrics. A number that is not finite (the backlog without capacity) is `null`.
+//! the metrics. They are rounded to thousandths: more would be noise. A number that is not finite (the backlog without
+//! capacity) is `null`.
 
 use serde::{Serialize, Serializer};
 use std::net::SocketAddr;
@@ -50,7 +51,7 @@ pub(super) fn render(snapshot: &Snapshot, metrics: &Metrics) -> serde_json::Resu
     let gpus = snapshot.gpus.iter().enumerate();
     let status = Status {
         version: env!("CARGO_PKG_VERSION"),
-        uptime_seconds: snapshot.now.since(snapshot.started).as_secs_f64(),
+        uptime_seconds: rounded(snapshot.now.since(snapshot.started).as_secs_f64()),
         listen: snapshot.listen,
         admin: snapshot.admin,
         executor: &snapshot.executor,
@@ -58,9 +59,9 @@ pub(super) fn render(snapshot: &Snapshot, metrics: &Metrics) -> serde_json::Resu
         ready: snapshot.ready,
         draining: snapshot.draining,
         zone: snapshot.zone,
-        capacity_requests_per_second: snapshot.capacity_rps,
-        arrival_rate_requests_per_second: snapshot.arrival_rate_rps,
-        backlog_seconds: snapshot.backlog_seconds,
+        capacity_requests_per_second: rounded(snapshot.capacity_rps),
+        arrival_rate_requests_per_second: rounded(snapshot.arrival_rate_rps),
+        backlog_seconds: rounded(snapshot.backlog_seconds),
         connections: metrics.connections(),
         queues: &snapshot.queues,
         gpus: gpus
@@ -81,11 +82,21 @@ fn gpu_status(number: usize, gpu: &GpuSnapshot, now: Time) -> Gpu<'_> {
         state: gpu.state,
         up: gpu.up,
         since: since.unwrap_or_default(),
-        for_seconds: age.as_secs_f64(),
+        for_seconds: rounded(age.as_secs_f64()),
         why: &gpu.why,
-        batch_time_ms: gpu.batch_time_ms,
+        batch_time_ms: gpu.batch_time_ms.map(rounded),
         batches: gpu.batches,
         running: gpu.running,
+    }
+}
+
+/// To thousandths; what is not finite, or has none at that size, stays as it is.
+fn rounded(number: f64) -> f64 {
+    let thousandths = (number * 1e3).round();
+    if thousandths.abs() < 1e15 {
+        thousandths / 1e3
+    } else {
+        number
     }
 }
 
@@ -100,4 +111,75 @@ fn by_tier<S: Serializer>(
             .zip(queues)
             .map(|(tier, queue)| (tier.name(), queue)),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(value: &serde_json::Value, found: &mut Vec<f64>) {
+        match value {
+            serde_json::Value::Number(number) => found.extend(number.as_f64()),
+            serde_json::Value::Array(values) => {
+                values.iter().for_each(|value| numbers(value, found))
+            }
+            serde_json::Value::Object(members) => {
+                members.values().for_each(|value| numbers(value, found));
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn no_number_has_more_than_three_decimals() {
+        let third = 1.0 / 3.0;
+        let gpu = GpuSnapshot {
+            state: "ready",
+            up: true,
+            since: Time::from_nanos(1_234_567_891),
+            why: String::new(),
+            batch_time_ms: Some(100.0 + third),
+            batches: 7,
+            running: None,
+        };
+        let snapshot = Snapshot {
+            now: Time::from_nanos(9_876_543_219),
+            started: Time::from_nanos(1),
+            executor: "simulated".to_owned(),
+            batch_max: 100,
+            listen: None,
+            admin: None,
+            ready: true,
+            draining: false,
+            zone: "green",
+            backlog_seconds: third,
+            capacity_rps: 1e3 * third,
+            arrival_rate_rps: 6.6e-14,
+            queues: [QueueSnapshot::default(); Tier::COUNT],
+            gpus: vec![gpu],
+        };
+        let text = render(&snapshot, &Metrics::new(1, 1)).expect("encoded");
+        let status: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(status["arrival_rate_requests_per_second"], 0.0);
+        assert_eq!(status["capacity_requests_per_second"], 333.333);
+        assert_eq!(status["uptime_seconds"], 9.877);
+        let mut found = Vec::new();
+        numbers(&status, &mut found);
+        assert!(found.len() > 10);
+        for number in found {
+            let decimals = number.to_string();
+            let decimals = decimals
+                .split_once('.')
+                .map_or(0, |(_, digits)| digits.len());
+            assert!(decimals <= 3, "{number}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_rounded_is_left_alone() {
+        assert_eq!(rounded(f64::INFINITY), f64::INFINITY);
+        assert!(rounded(f64::NAN).is_nan());
+        assert_eq!(rounded(1e300), 1e300);
+        assert_eq!(rounded(-0.0005), -0.001);
+    }
 }

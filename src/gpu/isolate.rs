@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use crate::batch::Batch;
 use crate::clock::{self, Time};
+use crate::config::units::counted;
 use crate::gpu::executor::Half;
 use crate::gpu::ride::{CALL_MAX, Returned, returned, tolerance};
 use crate::gpu::search::{Culprit, Search, Seat, Step};
@@ -307,13 +308,13 @@ impl Driver {
         };
         self.gpu.recorder().isolation(result);
         log::info!(
-            "gpu {}: the batch function failed on a batch of {} ({}): {} after {} runs; {} answered, {} to \
+            "gpu {}: the batch function failed on a batch of {} ({}): {} after {}; {} answered, {} to \
              blame, {} given up, {} left",
             self.gpu.index,
             case.inputs,
             case.cause,
             result.name(),
-            case.search.runs(),
+            counted(case.search.runs() as u64, "run"),
             case.cleared,
             case.blamed,
             case.stopped,

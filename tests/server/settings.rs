@@ -90,6 +90,15 @@ fn check_prints_what_would_hold_and_its_output_is_a_configuration() {
 }
 
 #[test]
+fn flags_may_stand_before_the_command() {
+    let after = check(&["--gpus", "2"]);
+    let before = run(&["--gpus", "2", "check"]);
+    let said = String::from_utf8_lossy(&before.stderr);
+    assert!(before.status.success(), "{said}");
+    assert_eq!(String::from_utf8_lossy(&before.stdout), after);
+}
+
+#[test]
 fn the_example_file_says_what_holds_without_it() {
     let example = example();
     let example = example.to_str().expect("text");
@@ -128,9 +137,20 @@ fn a_second_server_on_the_same_port_is_refused_and_the_first_one_goes_on() {
         server.admin().expect("on").to_string(),
     );
     let said = refused(&["--listen", &listen, "--admin", "127.0.0.1:0"], 1);
-    assert!(said.contains(&listen), "{said}");
+    let way_out = "is in use by another process; choose another with";
+    let free = "(port 0 takes a free one)";
+    assert_eq!(
+        said.trim(),
+        format!("funicular: {listen} {way_out} --listen {free}")
+    );
     let said = refused(&["--listen", "127.0.0.1:0", "--admin", &admin], 1);
-    assert!(said.contains(&admin), "{said}");
+    assert_eq!(
+        said.trim(),
+        format!("funicular: {admin} {way_out} --admin {free}")
+    );
+    let said = refused(&["--listen", "192.0.2.1:80", "--admin", "off"], 1);
+    let wanted = "funicular: 192.0.2.1:80 is not an address of this machine; choose one of its own with --listen";
+    assert!(said.starts_with(wanted), "{said}");
     for _ in 0..20 {
         server.infer("x").expect_output("x");
         assert_eq!(server.admin_get("/healthz").status, 200);
