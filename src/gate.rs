@@ -75,6 +75,14 @@ impl Door for Gate {
                     },
                 )
             }
+            Verdict::DeadlineTooShort { batch_time } => (
+                ShedReason::DeadlineTooShort,
+                Rejection::DeadlineTooShort {
+                    tier,
+                    deadline,
+                    batch_time,
+                },
+            ),
             Verdict::NoHealthyGpu { retry_after } => {
                 let reason = UnavailableReason::NoGpu;
                 (

@@ -11,7 +11,8 @@
 //!    expected latency is `live tickets of its tier and above / (capacity − arrival rate of the tiers above) + L`,
 //!    with L the batch time. It must stay within 80 % of the ticket's deadline and within the target (80 % of
 //!    `target_latency`, or 4 L where batches are long). A ticket that boards the very next batch, because a GPU is
-//!    idle and its batch is not yet full, needs only the batch itself.
+//!    idle and its batch is not yet full, needs only the batch itself. One whose caller asks for less time than a
+//!    batch takes is told so ([`Verdict::DeadlineTooShort`]): the others can come back later, that one can't.
 //! 3. **What does the zone say?** See [`Zone`]: these bind after capacity is lost, and cap the depth.
 //!
 //! What counts as an arrival is an *admitted* request: what was refused takes no capacity from anybody.
@@ -116,11 +117,12 @@ impl Admission {
                 retry_after: RETRY_AFTER_NO_GPU,
             };
         };
-        let verdict = self
+        let by_zone = || self.shed_by_zone(now, tier, load, &numbers);
+        let refusal = self
             .infeasible(now, tier, deadline, load, &numbers)
-            .or_else(|| self.shed_by_zone(now, tier, load, &numbers));
-        if let Some(shed) = verdict {
-            return shed.into();
+            .or_else(|| by_zone().map(Verdict::from));
+        if let Some(refusal) = refusal {
+            return refusal;
         }
         // The lowest tier has nobody below it whose share its arrivals could take.
         if tier != Tier::Free {
@@ -183,9 +185,12 @@ impl Admission {
         deadline: Duration,
         load: &Load,
         numbers: &Numbers,
-    ) -> Option<Shed> {
+    ) -> Option<Verdict> {
         let ahead = numbers.above + f64::from(load.waiting[tier.index()]);
         let deadline_seconds = deadline.as_secs_f64();
+        // Parsing may have taken a little of it.
+        let full_deadline =
+            deadline_seconds >= 0.95 * self.rules.deadline.with(load.batch_time).as_secs_f64();
         if ahead < numbers.boarding {
             // Whoever is not the first may find the batch held for as long as `hold_max`.
             let held = if ahead > 0.0 {
@@ -194,13 +199,16 @@ impl Admission {
                 Duration::ZERO
             };
             let hold = held.as_secs_f64();
-            // Parsing may have taken a little of it.
-            let full_deadline =
-                deadline_seconds >= 0.95 * self.rules.deadline.with(load.batch_time).as_secs_f64();
             let lone = ahead == 0.0 && full_deadline;
             if lone || numbers.batch_seconds + hold < deadline_seconds {
                 return None;
             }
+        }
+        if !full_deadline && deadline_seconds <= numbers.batch_seconds {
+            stamp(&self.last_infeasible, now);
+            let believed = Duration::try_from_secs_f64(numbers.batch_seconds);
+            let batch_time = believed.unwrap_or(load.batch_time);
+            return Some(Verdict::DeadlineTooShort { batch_time });
         }
         let left = self.left(now, tier, load, numbers);
         let wait = Drain::new(left, self.rules.min_share(tier), numbers).seconds(ahead);
@@ -213,8 +221,10 @@ impl Admission {
             return None;
         }
         stamp(&self.last_infeasible, now);
-        // Without any slack (a deadline shorter than the batch) it waits for an idle GPU at least.
-        Some(Shed::new(Reason::Infeasible, wait - slack.max(0.0)))
+        // Where the tiers above leave next to nothing, all that waits ahead must be gone.
+        let slack = if starved { slack.min(0.0) } else { slack };
+        let seconds = until_room(wait, slack, numbers.batch_seconds);
+        Some(Shed::new(Reason::Infeasible, seconds).into())
     }
 
     fn shed_by_zone(&self, now: Time, tier: Tier, load: &Load, numbers: &Numbers) -> Option<Shed> {
@@ -286,7 +296,18 @@ impl Sweep {
         }
         let wait = self.drain.seconds(ahead);
         let slack = remaining.as_secs_f64() - self.batch_seconds;
-        (wait > slack).then(|| Shed::new(Reason::Infeasible, wait - slack.max(0.0)))
+        let seconds = until_room(wait, slack, self.batch_seconds);
+        (wait > slack).then(|| Shed::new(Reason::Infeasible, seconds))
+    }
+}
+
+/// Seconds until a request that would wait for `wait` has no longer to wait than its `slack`. Without any it is served
+/// by a GPU that is idle and by no other, and the next one is idle when a batch has ended.
+fn until_room(wait: f64, slack: f64, batch_seconds: f64) -> f64 {
+    if slack < 0.0 {
+        wait + batch_seconds
+    } else {
+        wait - slack
     }
 }
 

@@ -52,6 +52,7 @@ fn retry_after(verdict: Verdict) -> Duration {
     match verdict {
         Verdict::Shed { retry_after, .. } | Verdict::NoHealthyGpu { retry_after } => retry_after,
         Verdict::Admit => panic!("admitted"),
+        Verdict::DeadlineTooShort { .. } => panic!("nothing to wait for"),
     }
 }
 
@@ -169,7 +170,7 @@ fn a_server_of_two_seconds_a_batch_serves_those_who_have_the_time() {
     }
     let warnings = rules().warnings(2 * SECOND);
     assert!(
-        warnings[0].contains("504") && warnings[0].contains("5100 ms"),
+        warnings[0].contains("504") && warnings[0].contains("deadline_ms to 5100 or more"),
         "{warnings:?}"
     );
     assert!(rules().warnings(SECOND)[0].contains("busy"));
@@ -205,7 +206,8 @@ fn a_callers_own_deadline_is_kept_or_refused_at_once() {
     let idle = pool(4, 4, 100, millis(100));
     let judge =
         |deadline, load: &Load| reason(admission().judge(Time::ZERO, Tier::Paid, deadline, load));
-    assert_eq!(judge(millis(100), &idle), Some(Reason::Infeasible));
+    let shortest = admission().judge(Time::ZERO, Tier::Paid, millis(100), &idle);
+    assert_eq!(shortest, TOO_SHORT);
     assert_eq!(judge(millis(101), &idle), None);
     // A batch that is being filled may be held for another 40 ms, or launch sooner: 20 ms more than a batch is too
     // little.
@@ -261,6 +263,71 @@ fn a_lower_tier_is_judged_by_what_is_left_to_it() {
     assert_eq!(judge(Tier::Enterprise, [280, 0, 1_000]), Verdict::Admit);
 }
 
+/// With batches of 100 ms.
+const TOO_SHORT: Verdict = Verdict::DeadlineTooShort {
+    batch_time: Duration::from_millis(100),
+};
+
+#[test]
+fn who_asks_for_less_than_a_batch_is_told_so_whatever_waits() {
+    let ms = Duration::from_millis;
+    for load in [
+        pool(4, 4, 100, ms(100)),
+        busy(4, [0; 3]),
+        busy(4, [0, 0, 100_000]),
+    ] {
+        for tier in Tier::ALL {
+            let judge = |deadline| admission().judge(Time::ZERO, tier, deadline, &load);
+            assert_eq!(judge(ms(50)), TOO_SHORT);
+            assert_eq!(judge(ms(100)), TOO_SHORT);
+            assert_ne!(judge(ms(101)), TOO_SHORT);
+        }
+    }
+    // It is no matter of load, but a batch time that keeps everybody out is put to the test.
+    let admission = admission();
+    let now = Time::ZERO + 10 * SECOND;
+    let verdict = admission.judge(now, Tier::Free, ms(50), &pool(4, 4, 100, ms(100)));
+    assert_eq!(verdict, TOO_SHORT);
+    assert!(admission.probe_due(now, Time::ZERO));
+}
+
+#[test]
+fn the_servers_own_deadline_is_never_too_short() {
+    let rules = Rules {
+        deadline: DefaultDeadline::Fixed(Duration::from_millis(50)),
+        ..rules()
+    };
+    let admission = Admission::new(rules);
+    let deadline = Duration::from_millis(50);
+    let idle = pool(1, 1, 100, Duration::from_millis(100));
+    let judge = |load: &Load| admission.judge(Time::ZERO, Tier::Free, deadline, load);
+    assert_eq!(judge(&idle), Verdict::Admit);
+    // When the GPU is idle again it will be let in.
+    assert_eq!(
+        retry_after(judge(&busy(1, [0; 3]))),
+        Duration::from_millis(100)
+    );
+}
+
+#[test]
+fn no_refusal_for_lack_of_time_says_to_come_back_at_once() {
+    let admission = admission();
+    // Only a GPU that is idle answers within 110 ms, and one is when a batch has ended.
+    let tight = admission.judge(Time::ZERO, Tier::Free, SECOND * 11 / 100, &busy(4, [0; 3]));
+    assert_eq!(reason(tight), Some(Reason::Infeasible));
+    assert_eq!(retry_after(tight), Duration::from_millis(100));
+    // The tiers above leave next to nothing: until the 10 that wait are gone.
+    let now = feed(&admission, Tier::Enterprise, 3_950);
+    let starved = admission.judge(now, Tier::Free, DEADLINE, &busy(4, [10, 0, 0]));
+    assert_eq!(reason(starved), Some(Reason::Infeasible));
+    assert!(
+        (retry_after(starved).as_secs_f64() - 0.05).abs() < 0.01,
+        "{starved:?}"
+    );
+    let waiting = admission.rejudge(Time::ZERO, Tier::Free, 1, SECOND / 20, &busy(1, [0, 0, 1]));
+    assert!(waiting.is_none_or(|shed| shed.retry_after >= Duration::from_millis(100)));
+}
+
 #[test]
 fn what_was_refused_takes_no_capacity_from_those_below() {
     let admission = admission();
@@ -268,7 +335,7 @@ fn what_was_refused_takes_no_capacity_from_those_below() {
     for n in 0..20_000 {
         now = Time::from_nanos(n * 100_000);
         let verdict = admission.judge(now, Tier::Enterprise, SECOND / 20, &busy(4, [0; 3]));
-        assert_eq!(reason(verdict), Some(Reason::Infeasible));
+        assert_eq!(verdict, TOO_SHORT);
     }
     let verdict = admission.judge(now, Tier::Free, DEADLINE, &busy(4, [1, 0, 100]));
     assert_eq!(verdict, Verdict::Admit);
@@ -401,6 +468,14 @@ fn a_probe_is_due_when_everybody_is_refused_for_a_second() {
     let slow = pool(1, 1, 100, 3 * SECOND);
     assert!(!admission.probe_due(at(5_000.0), at(0.0)), "nobody came");
     let verdict = admission.judge(at(5_000.0), Tier::Paid, SECOND, &slow);
+    let batch_time = 3 * SECOND;
+    assert_eq!(verdict, Verdict::DeadlineTooShort { batch_time });
+    assert!(admission.probe_due(at(5_100.0), at(3_000.0)));
+    let crowded = Load {
+        waiting: [0, 1_000, 0],
+        ..pool(1, 0, 100, SECOND)
+    };
+    let verdict = admission.judge(at(5_000.0), Tier::Paid, DEADLINE, &crowded);
     assert_eq!(reason(verdict), Some(Reason::Infeasible));
     assert!(admission.probe_due(at(5_100.0), at(3_000.0)));
     assert!(
@@ -517,6 +592,7 @@ proptest! {
             let now = Time::from_nanos(nanos);
             match admission.judge(now, tier, span, &load) {
                 Verdict::Admit => prop_assert!(load.healthy > 0),
+                Verdict::DeadlineTooShort { batch_time } => prop_assert!(span <= batch_time),
                 verdict => prop_assert!(retry_after(verdict) <= RETRY_AFTER_MAX),
             }
             let shed = admission.rejudge(now, tier, position, span, &load);

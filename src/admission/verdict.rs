@@ -70,6 +70,12 @@ pub enum Verdict {
         /// As in [`Shed`].
         retry_after: Duration,
     },
+    /// 429, whenever it comes: a batch alone takes as long as the deadline that the caller asks for. Coming back later
+    /// is no remedy, so there is no time for it.
+    DeadlineTooShort {
+        /// How long a batch takes.
+        batch_time: Duration,
+    },
     /// 503: nobody could serve it.
     NoHealthyGpu {
         /// A guess at how long a reset takes.

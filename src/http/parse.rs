@@ -10,6 +10,7 @@
 //! more than 16 headers; the stack depth does not depend on the input (a coroutine calls this, and its stack should
 //! stay within one page).
 
+use std::borrow::Cow;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
@@ -268,17 +269,22 @@ impl<'b> Fields<'b> {
             12 if is("content-type") => self.content_type = values::content_type(value),
             12 if is("x-request-id") => self.request_id = values::request_id(value),
             12 if is("grpc-timeout") => {
-                self.take_timeout("grpc-timeout", values::grpc_timeout(value));
+                let wanted =
+                    "a number from 1 with up to eight digits and a unit (H, M, S, m, u or n)";
+                self.take_timeout("grpc-timeout", value, values::grpc_timeout(value), wanted);
             }
             13 if is("authorization") => self.bearer = values::bearer(value),
             14 if is("content-length") => return self.take_content_length(value),
             17 if is("transfer-encoding") => return self.take_transfer_encoding(value),
             20 if is("x-request-timeout-ms") => {
-                self.take_timeout("X-Request-Timeout-Ms", values::timeout_ms(value));
+                let timeout = values::timeout_ms(value);
+                let wanted = "a whole number of milliseconds from 1";
+                self.take_timeout("X-Request-Timeout-Ms", value, timeout, wanted);
             }
             30 if is("x-envoy-expected-rq-timeout-ms") => {
                 let timeout = values::envoy_timeout_ms(value);
-                self.take_timeout("x-envoy-expected-rq-timeout-ms", timeout);
+                let wanted = "a whole number of milliseconds";
+                self.take_timeout("x-envoy-expected-rq-timeout-ms", value, timeout, wanted);
             }
             _ => {}
         }
@@ -293,9 +299,10 @@ impl<'b> Fields<'b> {
     /// A second `X-Tier` is refused: a gateway that adds its own must not be outvoted by the caller's.
     fn take_tier(&mut self, value: &[u8]) {
         if self.tier.is_some() {
-            let (name, problem) = ("X-Tier", "stands there twice");
-            self.tier_fault
-                .get_or_insert(Rejection::Header { name, problem });
+            self.tier_fault.get_or_insert(Rejection::Header {
+                name: "X-Tier",
+                problem: "stands there twice".into(),
+            });
             return;
         }
         match std::str::from_utf8(value)
@@ -324,13 +331,24 @@ impl<'b> Fields<'b> {
         }
     }
 
-    fn take_timeout(&mut self, name: &'static str, timeout: Option<Duration>) {
+    fn take_timeout(
+        &mut self,
+        name: &'static str,
+        value: &[u8],
+        timeout: Option<Duration>,
+        wanted: &'static str,
+    ) {
         match timeout {
             Some(timeout) => {
                 let smallest = self.timeout.map_or(timeout, |known| known.min(timeout));
                 self.timeout = Some(smallest);
             }
-            None => self.complain(name, "is not a timeout that this header can carry"),
+            None => {
+                self.fault.get_or_insert_with(|| Rejection::Header {
+                    name,
+                    problem: format!("{:?} is not {wanted}", shown(value)).into(),
+                });
+            }
         }
     }
 
@@ -361,14 +379,11 @@ impl<'b> Fields<'b> {
         Ok(())
     }
 
-    fn complain(&mut self, name: &'static str, problem: &'static str) {
-        self.fault
-            .get_or_insert(Rejection::Header { name, problem });
-    }
-
     fn check_host(&self, minor_version: u8) -> Result<(), Rejection> {
         if self.host_is_bad {
-            return Err(Rejection::Malformed("Host is not a host"));
+            return Err(Rejection::Malformed(
+                "Host is not a name or an address with an optional port",
+            ));
         }
         match self.hosts {
             0 if minor_version == 1 => Err(Rejection::Malformed("Host is missing")),
@@ -399,10 +414,13 @@ impl<'b> Fields<'b> {
     }
 }
 
-/// Repeats what was asked for, cut to a length that fits into a sentence.
 fn unknown_tier(value: &[u8]) -> Rejection {
-    let shown = &value[..value.len().min(40)];
-    Rejection::UnknownTier(String::from_utf8_lossy(shown).into())
+    Rejection::UnknownTier(shown(value).into())
+}
+
+/// What was asked for, cut to a length that fits into a sentence.
+fn shown(value: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(&value[..value.len().min(40)])
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub(super) const fn problem_type(reason: ShedReason) -> &'static str {
         ShedReason::Infeasible | ShedReason::Rejudged => {
             "urn:funicular:problem:deadline-infeasible"
         }
+        ShedReason::DeadlineTooShort => "urn:funicular:problem:deadline-too-short",
         ShedReason::RateLimit => "urn:funicular:problem:rate-limited",
         ShedReason::NoGpu | ShedReason::Draining => "urn:funicular:problem:unavailable",
     }
@@ -26,6 +27,7 @@ pub(super) const fn sentence(reason: ShedReason) -> &'static str {
         ShedReason::Limit => "the backlog has reached its limit",
         ShedReason::Infeasible => "the request would not be answered in time",
         ShedReason::Rejudged => "the request waited, and can no longer be answered in time",
+        ShedReason::DeadlineTooShort => "an answer takes longer than the request allows",
         ShedReason::RateLimit => "this key has used up its rate",
         ShedReason::NoGpu => UnavailableReason::NoGpu.sentence(),
         ShedReason::Draining => UnavailableReason::Draining.sentence(),

@@ -28,7 +28,7 @@ pub enum Rejection {
         /// The header at fault.
         name: &'static str,
         /// What is wrong with it.
-        problem: &'static str,
+        problem: Cow<'static, str>,
     },
     /// 400: the tier named in the request does not exist.
     #[error("header X-Tier: there is no tier {0:?}; the tiers are enterprise, paid and free")]
@@ -103,6 +103,16 @@ pub enum Rejection {
         /// When it is worth another try.
         retry_after: Duration,
     },
+    /// 429: the caller asks for less time than a batch takes. Waiting does not help, so nothing says how long to wait.
+    #[error("{}", too_short(*.batch_time, *.deadline))]
+    DeadlineTooShort {
+        /// The tier of the request.
+        tier: Tier,
+        /// The time that the request allows.
+        deadline: Duration,
+        /// How long a batch takes, as measured.
+        batch_time: Duration,
+    },
     /// 431: too many headers, or too many bytes of them.
     #[error("the header section is longer than {limit_bytes} bytes or {limit_count} headers")]
     HeadersTooLarge {
@@ -164,7 +174,7 @@ impl Rejection {
             Rejection::NotJson => 415,
             Rejection::Expectation => 417,
             Rejection::InputRejected(_) => 422,
-            Rejection::Shed { .. } => 429,
+            Rejection::Shed { .. } | Rejection::DeadlineTooShort { .. } => 429,
             Rejection::HeadersTooLarge { .. } => 431,
             Rejection::Internal | Rejection::OutputTooLarge { .. } => 500,
             Rejection::TransferCoding => 501,
@@ -193,6 +203,7 @@ impl Rejection {
             Rejection::Expectation => "urn:funicular:problem:expectation-failed",
             Rejection::InputRejected(_) => "urn:funicular:problem:input-rejected",
             Rejection::Shed { reason, .. } => problem_type(*reason),
+            Rejection::DeadlineTooShort { .. } => problem_type(ShedReason::DeadlineTooShort),
             Rejection::HeadersTooLarge { .. } => "urn:funicular:problem:headers-too-large",
             Rejection::Internal => "urn:funicular:problem:internal",
             Rejection::OutputTooLarge { .. } => "urn:funicular:problem:output-too-large",
@@ -230,6 +241,7 @@ impl Rejection {
             | Rejection::Expectation
             | Rejection::InputRejected(_)
             | Rejection::Shed { .. }
+            | Rejection::DeadlineTooShort { .. }
             | Rejection::OutputTooLarge { .. }
             | Rejection::DeadlinePassed => false,
         }
@@ -265,6 +277,9 @@ impl Rejection {
         let status = self.status();
         let (reason, tier) = match self {
             Rejection::Shed { reason, tier, .. } => (Some(reason.name()), Some(tier.name())),
+            Rejection::DeadlineTooShort { tier, .. } => {
+                (Some(ShedReason::DeadlineTooShort.name()), Some(tier.name()))
+            }
             Rejection::Unavailable { reason, .. } => (Some(reason.name()), None),
             _ => (None, None),
         };
@@ -280,6 +295,16 @@ impl Rejection {
         };
         serde_json::to_writer(out, &problem).expect("strings and numbers always serialise");
     }
+}
+
+/// The batch time is rounded up, so that it never reads as if it were within the deadline.
+fn too_short(batch_time: Duration, deadline: Duration) -> String {
+    let takes = whole_millis(batch_time);
+    let allowed = deadline.as_micros() as f64 / 1e3;
+    format!(
+        "an answer takes about {takes} ms and the request allows {allowed} ms: allow more, or come without a \
+         deadline of your own"
+    )
 }
 
 fn whole_millis(span: Duration) -> u64 {
@@ -334,12 +359,44 @@ pub const fn reason_phrase(status: u16) -> &'static str {
 mod tests {
     use super::*;
 
+    const UNAVAILABLE: [UnavailableReason; 4] = [
+        UnavailableReason::NoGpu,
+        UnavailableReason::GpuFailed("it is gone"),
+        UnavailableReason::Draining,
+        UnavailableReason::Connections,
+    ];
+
+    /// What a [`Rejection::Shed`] can be for; the others have a rejection of their own.
+    fn of_shed() -> impl Iterator<Item = ShedReason> {
+        let all = ShedReason::ALL.iter().copied();
+        all.filter(|reason| {
+            !matches!(
+                reason,
+                ShedReason::DeadlineTooShort | ShedReason::NoGpu | ShedReason::Draining
+            )
+        })
+    }
+
+    fn too_short_for(batch_us: u64, deadline_us: u64) -> Rejection {
+        Rejection::DeadlineTooShort {
+            tier: Tier::Paid,
+            deadline: Duration::from_micros(deadline_us),
+            batch_time: Duration::from_micros(batch_us),
+        }
+    }
+
+    fn problem_of(rejection: &Rejection) -> serde_json::Value {
+        let mut out = Vec::new();
+        rejection.write_problem("r", &mut out);
+        serde_json::from_slice(&out).expect("valid JSON")
+    }
+
     fn one_of_each() -> Vec<Rejection> {
         let mut all = vec![
             Rejection::Malformed("bad line"),
             Rejection::Header {
                 name: "Host",
-                problem: "twice",
+                problem: "twice".into(),
             },
             Rejection::UnknownTier("platinum".into()),
             Rejection::Json {
@@ -371,8 +428,13 @@ mod tests {
             Rejection::draining(),
             Rejection::DeadlinePassed,
             Rejection::Version,
+            too_short_for(100_000, 50_000),
         ];
-        all.extend(ShedReason::ALL.iter().map(|&reason| Rejection::Shed {
+        all.extend(UNAVAILABLE.map(|reason| Rejection::Unavailable {
+            reason,
+            retry_after: Duration::from_secs(1),
+        }));
+        all.extend(of_shed().map(|reason| Rejection::Shed {
             reason,
             tier: Tier::Free,
             retry_after: Duration::from_millis(1_200),
@@ -414,6 +476,90 @@ mod tests {
         assert_eq!(problem["retry_after_ms"], 1_201);
         assert_eq!(shed.retry_after_seconds(), Some(2));
         assert!(!shed.closes());
+    }
+
+    #[test]
+    fn whoever_can_never_be_answered_in_time_is_not_told_to_come_back() {
+        let never = too_short_for(100_000, 50_000);
+        let problem = problem_of(&never);
+        assert_eq!(problem["status"], 429);
+        assert_eq!(problem["reason"], "deadline_too_short");
+        assert_eq!(problem["tier"], "paid");
+        assert_eq!(problem["retry_after_ms"], serde_json::Value::Null);
+        assert_eq!(never.retry_after_seconds(), None);
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(
+            detail.starts_with(
+                "an answer takes about 100 ms and the request allows 50 ms: allow more"
+            ),
+            "{detail}"
+        );
+        let barely = too_short_for(100_001, 100_000).to_string();
+        assert!(
+            barely.contains("101 ms and the request allows 100 ms"),
+            "{barely}"
+        );
+        let tiny = too_short_for(1_000, 300).to_string();
+        assert!(
+            tiny.contains("about 1 ms and the request allows 0.3 ms"),
+            "{tiny}"
+        );
+    }
+
+    /// The distinct values of one member over all problems, sorted.
+    fn values_of(member: &str) -> Vec<String> {
+        let problems = one_of_each();
+        let values = problems.iter().map(problem_of);
+        let texts = values.filter_map(|problem| Some(problem[member].as_str()?.to_owned()));
+        let distinct: std::collections::BTreeSet<String> = texts.collect();
+        distinct.into_iter().collect()
+    }
+
+    #[test]
+    fn the_openapi_document_lists_every_type_reason_and_tier_of_a_problem() {
+        let document: serde_json::Value =
+            serde_json::from_str(crate::http::routes::OPENAPI).expect("valid JSON");
+        let members = &document["components"]["schemas"]["Problem"]["properties"];
+        let listed = |member: &str| {
+            let words = members[member]["enum"].as_array().expect("an enum");
+            let mut words: Vec<String> = words
+                .iter()
+                .map(|word| word.as_str().expect("text").to_owned())
+                .collect();
+            words.sort();
+            words
+        };
+        assert_eq!(listed("type"), values_of("type"));
+        assert_eq!(listed("reason"), values_of("reason"));
+        let mut tiers = Tier::ALL.map(|tier| tier.name().to_owned());
+        tiers.sort();
+        assert_eq!(listed("tier"), tiers);
+        // Every word that is counted is one that callers may read.
+        for reason in ShedReason::ALL {
+            assert!(
+                listed("reason").contains(&reason.name().to_owned()),
+                "{reason:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_openapi_document_and_the_readme_know_every_status() {
+        let document: serde_json::Value =
+            serde_json::from_str(crate::http::routes::OPENAPI).expect("valid JSON");
+        let responses = &document["paths"]["/v1/inference"]["post"]["responses"];
+        let readme = include_str!("../../README.md");
+        let (_, table) = readme.split_once("| status |").expect("a table");
+        let (table, _) = table.split_once("\n\n").expect("that ends");
+        for rejection in one_of_each() {
+            let status = rejection.status().to_string();
+            // What takes POST alone answers no POST with 405.
+            assert!(
+                status == "405" || responses[&status].is_object(),
+                "{status}"
+            );
+            assert!(table.contains(&status), "{status} is missing in the README");
+        }
     }
 
     #[test]

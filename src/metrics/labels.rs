@@ -69,6 +69,8 @@ label_values! {
         RateLimit = "rate_limit",
         /// It could not have met its deadline or the target latency (429).
         Infeasible = "infeasible",
+        /// The caller asks for less time than a batch takes (429); it would not be let in at any other time either.
+        DeadlineTooShort = "deadline_too_short",
         /// It was admitted, and while it waited it became clear that it can't meet its deadline (429).
         Rejudged = "rejudged",
         /// No GPU is healthy (503).

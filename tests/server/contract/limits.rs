@@ -158,7 +158,12 @@ fn a_deadline_that_can_not_be_met_is_refused_at_once() {
         client.infer_with("X-Request-Timeout-Ms: 900\r\n", "x")
     });
     let problem = response.expect_problem(429);
-    assert_eq!(problem["reason"], "infeasible");
+    assert_eq!(problem["reason"], "deadline_too_short");
+    let detail = problem["detail"].as_str().expect("text");
+    assert!(detail.contains("allows 900 ms: allow more"), "{detail}");
+    // It would be refused at any other time too.
+    assert_eq!(response.header("Retry-After"), None, "{response:?}");
+    assert!(problem.get("retry_after_ms").is_none(), "{problem}");
     // Neither when its batch would be back, nor when its deadline has passed.
     assert!(elapsed < Duration::from_millis(900), "{elapsed:?}");
     let metrics = server.fresh_metrics();
