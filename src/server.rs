@@ -32,7 +32,7 @@ use crate::ticket::{Failure, Input};
 use crate::tier::Tier;
 
 /// The start-up screen waits so long for the first GPU, so that its curl line works when pasted.
-const READY_WAIT_MAX: Duration = Duration::from_secs(2);
+const READY_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// How often somebody who waits for a state of the whole server looks at it.
 const LOOK_EVERY: Duration = Duration::from_millis(5);

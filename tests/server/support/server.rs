@@ -173,9 +173,20 @@ impl Server {
 
     /// Waits for its end.
     pub fn wait_exit(&mut self) -> ExitStatus {
-        let child = &mut self.child;
+        self.wait_exit_while(|_| {})
+    }
+
+    /// Waits for its end and does `meanwhile` as long as it has not come.
+    pub fn wait_exit_while(&mut self, mut meanwhile: impl FnMut(&Server)) -> ExitStatus {
         let status = wait_some("the end of the server", || {
-            child.try_wait().expect("it is a child of this process")
+            let ended = self
+                .child
+                .try_wait()
+                .expect("it is a child of this process");
+            if ended.is_none() {
+                meanwhile(self);
+            }
+            ended
         });
         self.readers.drain(..).for_each(|reader| {
             let _ = reader.join();
