@@ -1,5 +1,6 @@
 //! Arguments → configuration → server → wait for a signal → drain.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +24,8 @@ const SAME_SIGNAL: Duration = Duration::from_millis(100);
 fn main() -> ExitCode {
     match Cli::parse().action() {
         Action::Version => {
-            println!("funicular {}", screen::VERSION);
-            ExitCode::SUCCESS
+            let shown = show(&format!("funicular {}\n", screen::VERSION));
+            shown.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
         Action::Check(flags) => with_config(flags, check),
         Action::Serve(flags) => with_config(flags, |config| match serve(config) {
@@ -49,11 +50,21 @@ fn with_config(flags: Flags, then: impl FnOnce(Config) -> ExitCode) -> ExitCode 
 }
 
 fn check(config: Config) -> ExitCode {
-    print!("{}", screen::effective(&config));
+    if let Err(error) = show(&screen::effective(&config)) {
+        eprintln!("funicular: can't write the configuration: {error}");
+        return ExitCode::FAILURE;
+    }
     for warning in &config.warnings {
         eprintln!("warning: {warning}");
     }
     ExitCode::SUCCESS
+}
+
+/// Writes to standard output, which may be closed or full.
+fn show(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }
 
 fn serve(config: Config) -> anyhow::Result<()> {
@@ -65,12 +76,12 @@ fn serve(config: Config) -> anyhow::Result<()> {
     // Elsewhere, because a GPU may take its time to warm up, and a signal must not have to wait for that.
     spawn("screen", &server, move |server| {
         let is_ready = server.wait_ready();
-        let screen = screen::start_up(&config, server.listen(), server.admin());
-        print!("{screen}");
+        let mut screen = screen::start_up(&config, server.listen(), server.admin());
         if !is_ready {
-            println!(
-                "\nNo GPU is in service yet; until the first one is, requests get 503. The log says why."
-            );
+            screen.push_str("\nNo GPU is in service yet; until the first one is, requests get 503. The log says why.\n");
+        }
+        if let Err(error) = show(&screen) {
+            log::warn!("the start-up screen can't be shown: {error}");
         }
     })?;
     let mut leaving_since = None;

@@ -37,7 +37,7 @@ const READY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often somebody who waits for a state of the whole server looks at it.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// After the grace period, handlers get so long to write their last answers.
+/// The last part of the grace period, in which handlers write the answers of what is given up.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Why the server did not start. Each says its cause itself and has no other as its source, or whoever prints the whole
@@ -178,21 +178,24 @@ impl Server {
         self.admin.iter().for_each(Admin::refresh);
         self.core.collector.wait_closed(clock::now() + drain.delay);
         self.data.enter(Phase::Closing);
-        let grace = clock::now() + drain.grace;
+        let over = clock::now() + drain.grace;
+        // What is left then still has to be told, within the grace period.
+        let grace = over - LAST_WORDS.min(drain.grace / 2);
         self.wait_until(grace, || self.data.listeners() == 0);
         self.data.enter(Phase::Draining);
         let connections = self.data.connections();
         let open = counted(connections as u64, "connection");
         log::info!("draining: the listeners are closed, {open} open");
         self.wait_until(grace, || self.data.connections() == 0);
-        self.end();
+        self.end(over);
     }
 
-    fn end(&self) {
+    /// Answers what is left, and gives the handlers until `over` to write it.
+    fn end(&self, over: Time) {
         let left = self.data.connections();
         self.core.collector.close();
         self.core.gpus.iter().for_each(|gpu| gpu.retire());
-        self.wait_until(clock::now() + LAST_WORDS, || {
+        self.wait_until(over, || {
             // A request that was just being admitted when the collector closed.
             self.core.collector.fail_waiting(&Failure::Draining);
             self.data.connections() == 0

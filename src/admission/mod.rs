@@ -191,22 +191,23 @@ impl Admission {
         // Parsing may have taken a little of it.
         let full_deadline =
             deadline_seconds >= 0.95 * self.rules.deadline.with(load.batch_time).as_secs_f64();
-        if ahead < numbers.boarding {
-            // Whoever is not the first may find the batch held for as long as `hold_max`.
-            let held = if ahead > 0.0 {
-                self.rules.hold_max
-            } else {
-                Duration::ZERO
-            };
-            let hold = held.as_secs_f64();
-            let lone = ahead == 0.0 && full_deadline;
-            if lone || numbers.batch_seconds + hold < deadline_seconds {
-                return None;
-            }
+        let boards = ahead < numbers.boarding;
+        // With so much patience a batch is held for more tickets than the traffic may bring, whoever is in it.
+        let always_held = boards && self.rules.patience > 1.0;
+        // Else only who is not the first may find the batch held, for as long as `hold_max`.
+        let hold = if always_held || (boards && ahead > 0.0) {
+            self.rules.hold_max.as_secs_f64()
+        } else {
+            0.0
+        };
+        let lone = ahead == 0.0 && full_deadline;
+        if boards && (lone || numbers.batch_seconds + hold < deadline_seconds) {
+            return None;
         }
-        if !full_deadline && deadline_seconds <= numbers.batch_seconds {
+        let least = numbers.batch_seconds + if always_held { hold } else { 0.0 };
+        if !full_deadline && deadline_seconds <= least {
             stamp(&self.last_infeasible, now);
-            let believed = Duration::try_from_secs_f64(numbers.batch_seconds);
+            let believed = Duration::try_from_secs_f64(least);
             let batch_time = believed.unwrap_or(load.batch_time);
             return Some(Verdict::DeadlineTooShort { batch_time });
         }

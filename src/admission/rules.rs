@@ -18,6 +18,8 @@ pub struct Rules {
     pub deadline: DefaultDeadline,
     /// The longest time a batch waits although a GPU is free.
     pub hold_max: Duration,
+    /// The launch rule's patience: beyond 1, even a lone ticket may be held.
+    pub patience: f64,
     /// Backlog at which yellow begins, in seconds of capacity.
     pub yellow: f64,
     /// Backlog at which red begins, in seconds of capacity.
@@ -34,6 +36,7 @@ impl Default for Rules {
             target_latency: Duration::from_millis(500),
             deadline: DefaultDeadline::AtLeast(Duration::from_secs(2)),
             hold_max: Duration::from_millis(40),
+            patience: 1.0,
             yellow: 0.2,
             red: 0.5,
             limit: 1.0,

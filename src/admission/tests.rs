@@ -561,7 +561,7 @@ prop_compose! {
         let [yellow, red, limit] = thresholds;
         let [target_latency, deadline, hold_max] = spans;
         let deadline = DefaultDeadline::Fixed(deadline);
-        Rules { target_latency, deadline, hold_max, yellow, red, limit, min_share }
+        Rules { target_latency, deadline, hold_max, yellow, red, limit, min_share, ..Rules::default() }
     }
 }
 
@@ -679,4 +679,21 @@ fn judge_costs_well_under_a_third_of_a_microsecond() {
         println!("{name}: {nanos} ns");
         assert!(nanos < 300);
     }
+}
+
+#[test]
+fn with_more_patience_than_traffic_even_the_first_counts_the_hold() {
+    let patient = Rules {
+        patience: f64::INFINITY,
+        ..rules()
+    };
+    let load = pool(1, 1, 100, Duration::from_millis(20));
+    let verdict = |rules: Rules, deadline| {
+        let millis = Duration::from_millis(deadline);
+        Admission::new(rules).judge(Time::ZERO, Tier::Free, millis, &load)
+    };
+    assert_eq!(verdict(rules(), 50), Verdict::Admit);
+    // A batch of 20 ms behind a hold of 40 ms.
+    assert_ne!(verdict(patient.clone(), 50), Verdict::Admit);
+    assert_eq!(verdict(patient, 70), Verdict::Admit);
 }

@@ -236,7 +236,8 @@ impl Collector {
     ///
     /// Called every [`crate::admission::REJUDGE_EVERY`], also while every GPU is busy and nobody else looks.
     pub fn rejudge(&self) -> [usize; Tier::COUNT] {
-        if self.backlog.total() == 0 {
+        // Husks in the hand-over are cleared too: they would fill it while nobody waits.
+        if self.backlog.total() == 0 && self.handover.is_empty() {
             return [0; Tier::COUNT];
         }
         if self.capacity.healthy() == 0 {

@@ -389,13 +389,10 @@ impl Scheduler {
                     ticket.leave(wakes)
                 } else if let Some(refusal) = sweep.judge(position + 1, ticket.deadline.since(now))
                 {
-                    shed[tier.index()] += 1;
-                    ticket.refuse(
-                        Failure::Shed {
-                            retry_after: refusal.retry_after,
-                        },
-                        wakes,
-                    )
+                    let retry_after = refusal.retry_after;
+                    let left = ticket.refuse(Failure::Shed { retry_after }, wakes);
+                    shed[tier.index()] += usize::from(left.is_some());
+                    left
                 } else {
                     position += 1;
                     return true;

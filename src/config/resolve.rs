@@ -291,6 +291,7 @@ impl Check<'_> {
             target_latency: self.millis(&raw.target_latency_ms, defaults::TARGET_LATENCY_MS),
             deadline: http.deadline,
             hold_max: batch.hold_max,
+            patience: batch.patience,
             yellow: value_or(&raw.yellow_s, defaults::YELLOW_S),
             red: value_or(&raw.red_s, defaults::RED_S),
             limit: value_or(&raw.limit_s, defaults::LIMIT_S),

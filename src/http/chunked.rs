@@ -19,7 +19,9 @@ const OVERHEAD_BYTES_MAX: usize = 64 * 1024;
 enum Place {
     /// In the digits of a chunk's size; how many have been seen.
     Size(u8),
-    /// After the size: white space or an extension.
+    /// White space after the size.
+    SizeEnd,
+    /// In an extension.
     Extension,
     /// After the CR of a size line.
     SizeLf,
@@ -30,7 +32,9 @@ enum Place {
     DataLf,
     /// At the start of a trailer line, or of the line that ends the body.
     TrailerStart,
-    /// Inside a trailer line.
+    /// In the name of a trailer.
+    TrailerName,
+    /// In its value.
     Trailer,
     TrailerLf,
     /// After the CR of the empty line.
@@ -108,8 +112,9 @@ impl Decoder {
                     "a chunk size is not a hexadecimal number",
                 ));
             }
-            (Place::Size(_) | Place::Extension, b'\r') => Place::SizeLf,
-            (Place::Size(_), b';' | b' ' | b'\t') => Place::Extension,
+            (Place::Size(_) | Place::SizeEnd | Place::Extension, b'\r') => Place::SizeLf,
+            (Place::Size(_) | Place::SizeEnd, b';') => Place::Extension,
+            (Place::Size(_) | Place::SizeEnd, b' ' | b'\t') => Place::SizeEnd,
             (Place::Size(_), _) => {
                 return Err(Rejection::Malformed(
                     "a chunk size is not a hexadecimal number",
@@ -120,7 +125,10 @@ impl Decoder {
             (Place::DataCr, b'\r') => Place::DataLf,
             (Place::DataLf, b'\n') => self.next_line(Place::Size(0)),
             (Place::TrailerStart, b'\r') => Place::EndLf,
-            (Place::TrailerStart, b'!'..=b'~') => Place::Trailer,
+            (Place::TrailerName, b':') => Place::Trailer,
+            (Place::TrailerStart | Place::TrailerName, byte) if is_token(byte) => {
+                Place::TrailerName
+            }
             (Place::Trailer, b'\r') => Place::TrailerLf,
             (Place::Trailer, b'\t' | b' '..=b'~' | 0x80..) => Place::Trailer,
             (Place::TrailerLf, b'\n') => self.next_line(Place::TrailerStart),
@@ -165,7 +173,10 @@ impl Decoder {
     fn count_overhead(&mut self) -> Result<(), Rejection> {
         self.line_bytes += 1;
         self.overhead_bytes += 1;
-        let in_trailer = matches!(self.place, Place::Trailer | Place::TrailerLf);
+        let in_trailer = matches!(
+            self.place,
+            Place::TrailerName | Place::Trailer | Place::TrailerLf
+        );
         if self.overhead_bytes > OVERHEAD_BYTES_MAX
             || (self.line_bytes > SIZE_LINE_BYTES_MAX && !in_trailer)
         {
@@ -175,6 +186,11 @@ impl Decoder {
         }
         Ok(())
     }
+}
+
+/// Whether a header's name may contain `byte` (RFC 9110, token).
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ fn place_after(before: &[u8]) -> (usize, usize) {
 
 fn at_place(problem: &str, (line, column): (usize, usize)) -> Rejection {
     Rejection::Json {
-        problem: problem.into(),
+        problem: shortened(problem),
         line,
         column,
     }
@@ -127,9 +127,19 @@ fn json_rejection(error: &serde_json::Error, origin: (usize, usize)) -> Rejectio
         _ => error.column(),
     };
     Rejection::Json {
-        problem: problem.into(),
+        problem: shortened(problem),
         line: error.line().max(1) + origin.0 - 1,
         column,
+    }
+}
+
+/// So much of a parser's message goes back to the caller. It repeats what was sent, however long that is.
+const PROBLEM_CHARS_MAX: usize = 200;
+
+fn shortened(problem: &str) -> Box<str> {
+    match problem.char_indices().nth(PROBLEM_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &problem[..end]).into(),
+        None => problem.into(),
     }
 }
 

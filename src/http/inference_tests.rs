@@ -247,3 +247,20 @@ proptest! {
         prop_assert_eq!(count_tokens(&text), count);
     }
 }
+
+#[test]
+fn a_wrong_value_is_not_repeated_in_full() {
+    for wrong in ["\u{7f}", "x", "é"].map(|what| what.repeat(300_000)) {
+        for body in [
+            format!(r#"{{"input":"a","parameters":{{"max_tokens":"{wrong}"}}}}"#),
+            format!(r#"{{"input":["{wrong}"]}}"#),
+        ] {
+            let refused = parse_body(body.as_bytes(), 1 << 20).expect_err("a wrong type");
+            assert!(
+                refused.to_string().len() < 1_000,
+                "{} bytes",
+                refused.to_string().len()
+            );
+        }
+    }
+}

@@ -22,6 +22,13 @@ const DRAIN_QUIET: Duration = Duration::from_secs(1);
 /// would otherwise have the core for itself.
 const STEPS_IN_A_ROW_MAX: u32 = 256;
 
+/// Bytes that are as much work as a small request, so that a turn takes in 1 MiB at most.
+const BYTES_PER_STEP: usize = 4 << 10;
+
+fn steps_of(bytes: usize) -> u32 {
+    u32::try_from(bytes / BYTES_PER_STEP).unwrap_or(u32::MAX)
+}
+
 /// A request that has arrived in full.
 pub(super) struct Arrival {
     pub(super) request: Request,
@@ -100,7 +107,10 @@ impl Connection {
         match self.wire.try_read(&mut scratch.input) {
             Ok(None) => Receipt::Nothing,
             Ok(Some(0)) | Err(_) => Receipt::Closed,
-            Ok(Some(bytes)) => self.feed(&core, &scratch.input[..bytes]),
+            Ok(Some(bytes)) => {
+                self.steps_in_a_row += steps_of(bytes);
+                self.feed(&core, &scratch.input[..bytes])
+            }
         }
     }
 

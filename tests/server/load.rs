@@ -31,6 +31,7 @@ pub fn is_full() -> bool {
 /// The size of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
+    gpus: u32,
     /// Tickets in a full batch.
     batch_max: u32,
     batch_ms: u32,
@@ -43,12 +44,14 @@ impl Scale {
     pub fn chosen() -> Scale {
         if is_full() {
             Scale {
+                gpus: 4,
                 batch_max: 100,
                 batch_ms: 100,
                 full: true,
             }
         } else {
             Scale {
+                gpus: 4,
                 batch_max: 10,
                 batch_ms: 40,
                 full: false,
@@ -56,11 +59,20 @@ impl Scale {
         }
     }
 
-    /// The size for a scenario that floods the server: small enough that the clients are not the bottleneck.
+    /// The size for a scenario that floods the server: small enough that the clients, who share its machine, are not the
+    /// bottleneck.
     pub fn for_a_flood() -> Scale {
         let scale = Scale::chosen();
-        let batch_max = if scale.full { scale.batch_max } else { 3 };
-        Scale { batch_max, ..scale }
+        let (gpus, batch_max) = if scale.full {
+            (2, scale.batch_max)
+        } else {
+            (4, 3)
+        };
+        Scale {
+            gpus,
+            batch_max,
+            ..scale
+        }
     }
 
     /// The part of capacity at which failures are tried: 70 %, and less where a stall of the machine could be taken
@@ -71,8 +83,11 @@ impl Scale {
 
     /// A server of this size, with further flags. `/faults` is open.
     pub fn start(self, flags: &[&str]) -> Server {
-        let (batch_max, batch_ms) = (self.batch_max.to_string(), self.batch_ms.to_string());
+        let [gpus, batch_max, batch_ms] =
+            [self.gpus, self.batch_max, self.batch_ms].map(|number| number.to_string());
         let mut all = vec![
+            "--gpus",
+            &gpus,
             "--batch-max",
             &batch_max,
             "--sim-latency-ms",
@@ -83,9 +98,9 @@ impl Scale {
         Server::start(&all)
     }
 
-    /// What 4 GPUs can do, in requests per second.
+    /// What its GPUs can do, in requests per second.
     pub fn capacity(self) -> f64 {
-        4.0 * f64::from(self.batch_max) * 1e3 / f64::from(self.batch_ms)
+        f64::from(self.gpus) * f64::from(self.batch_max) * 1e3 / f64::from(self.batch_ms)
     }
 
     /// A length of time for a phase of a scenario: `full` seconds in full size, `small` otherwise.

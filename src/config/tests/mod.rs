@@ -205,6 +205,7 @@ fn expected_of_line() -> Config {
             target_latency: ms(222),
             deadline: DefaultDeadline::Fixed(ms(2_222)),
             hold_max: ms(22),
+            patience: f64::INFINITY,
             yellow: 0.22,
             red: 0.222,
             limit: 2.0,
