@@ -113,6 +113,10 @@ impl Door for Gate {
             .with(self.capacity.batch_time())
     }
 
+    fn batch_time(&self) -> Duration {
+        self.capacity.batch_time()
+    }
+
     fn is_ready(&self) -> bool {
         self.capacity.healthy() > 0
     }

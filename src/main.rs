@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use funicular::clock;
-use funicular::config::{Action, Cli, Config, Flags, raise_open_files_limit};
+use funicular::config::{Action, Cli, Config, Flags, Role, raise_open_files_limit};
 use funicular::screen;
 use funicular::server::Server;
 use log::LevelFilter;
@@ -27,20 +27,25 @@ fn main() -> ExitCode {
             let shown = show(&format!("funicular {}\n", screen::VERSION));
             shown.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
-        Action::Check(flags) => with_config(flags, check),
-        Action::Serve(flags) => with_config(flags, |config| match serve(config) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("funicular: {error:#}");
-                ExitCode::FAILURE
-            }
-        }),
+        Action::Check(flags) => with_config(flags, Role::Server, check),
+        Action::Serve(flags) => with_config(flags, Role::Server, run),
+        Action::Worker(flags) => with_config(flags, Role::Worker, run),
     }
 }
 
-fn with_config(flags: Flags, then: impl FnOnce(Config) -> ExitCode) -> ExitCode {
+fn run(config: Config) -> ExitCode {
+    match serve(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("funicular: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn with_config(flags: Flags, role: Role, then: impl FnOnce(Config) -> ExitCode) -> ExitCode {
     raise_open_files_limit();
-    match Config::load(flags) {
+    match Config::load_as(flags, role) {
         Ok(config) => then(config),
         Err(error) => {
             eprintln!("{error}");

@@ -7,6 +7,9 @@
 //!
 //! `live waiting = admitted + returned − claimed − abandoned`, per tier and lane, at all times.
 //!
+//! On a worker tickets come in batches that were made elsewhere. Such a batch passes both queues whole
+//! ([`Intake::offer_whole`]) and is claimed whole; its tickets are counted like all others.
+//!
 //! A ticket whose deadline passes, or whose caller leaves, stops counting at that moment, though its husk stays in its
 //! queue until somebody walks past. Husks are bounded: channels by their capacity, deques by a sweep whenever husks
 //! outnumber the living.
@@ -175,6 +178,7 @@ impl Doorbell {
 #[derive(Debug)]
 pub struct Intake {
     channels: [Sender<Box<Ticket>>; Tier::COUNT],
+    whole: Sender<Vec<Box<Ticket>>>,
     backlog: Arc<Backlog>,
     doorbell: Arc<Doorbell>,
 }
@@ -183,15 +187,21 @@ pub struct Intake {
 #[derive(Debug)]
 pub struct Handover {
     channels: [Receiver<Box<Ticket>>; Tier::COUNT],
+    whole: Receiver<Vec<Box<Ticket>>>,
 }
+
+/// Whole batches that may lie in the hand-over at a time. A worker lets in two, and each is drained at the next look.
+const WHOLE_BOUND: usize = 8;
 
 /// Both ends of the hand-over, with room for `bound` tickets in each tier.
 pub fn handover(bound: usize, doorbell: Arc<Doorbell>) -> (Intake, Handover, Arc<Backlog>) {
     let pairs = Tier::ALL.map(|_| bounded(bound));
+    let (whole_in, whole_out) = bounded(WHOLE_BOUND);
     let backlog = Arc::new(Backlog::new(bound));
     let channels = pairs.each_ref().map(|(sender, _)| sender.clone());
     let intake = Intake {
         channels,
+        whole: whole_in,
         backlog: Arc::clone(&backlog),
         doorbell,
     };
@@ -199,6 +209,7 @@ pub fn handover(bound: usize, doorbell: Arc<Doorbell>) -> (Intake, Handover, Arc
         intake,
         Handover {
             channels: pairs.map(|(_, receiver)| receiver),
+            whole: whole_out,
         },
         backlog,
     )
@@ -224,6 +235,29 @@ impl Intake {
         Ok(())
     }
 
+    /// Queues a batch that was made elsewhere and is to run as it is. Never blocks.
+    ///
+    /// # Errors
+    /// Gives the tickets back if there is no room for all of them; see [`Intake::offer`].
+    pub fn offer_whole(&self, tickets: Vec<Box<Ticket>>) -> Result<(), Vec<Box<Ticket>>> {
+        let entered = tickets
+            .iter()
+            .take_while(|ticket| self.backlog.try_enter(ticket.tier))
+            .count();
+        let refused = if entered < tickets.len() {
+            tickets
+        } else if let Err(refused) = self.whole.try_send(tickets) {
+            refused.into_inner()
+        } else {
+            self.doorbell.arrived(|| self.backlog.total());
+            return Ok(());
+        };
+        for ticket in &refused[..entered] {
+            self.backlog.left(State::Fresh, ticket.tier);
+        }
+        Err(refused)
+    }
+
     /// The live counts.
     pub fn backlog(&self) -> &Arc<Backlog> {
         &self.backlog
@@ -233,7 +267,14 @@ impl Intake {
 impl Handover {
     /// Whether no ticket waits to be drained.
     pub fn is_empty(&self) -> bool {
-        self.channels.iter().all(Receiver::is_empty)
+        self.channels.iter().all(Receiver::is_empty) && self.whole.is_empty()
+    }
+
+    /// Takes every whole batch that was handed over before the call, in order.
+    pub fn drain_whole(&self, mut take: impl FnMut(Vec<Box<Ticket>>)) {
+        for tickets in self.whole.try_iter().take(self.whole.len()) {
+            take(tickets);
+        }
     }
 
     /// Takes every ticket that was handed over before the call, tier by tier, FIFO inside a tier.
@@ -254,6 +295,8 @@ impl Handover {
 #[derive(Debug, Default)]
 pub struct WaitingRoom {
     lanes: [[VecDeque<Box<Ticket>>; Tier::COUNT]; 2],
+    /// Batches that arrived whole, first come first served.
+    whole: VecDeque<Vec<Box<Ticket>>>,
     seats: u64,
 }
 
@@ -280,14 +323,34 @@ impl WaitingRoom {
         queue.insert(place, ticket);
     }
 
-    /// Tickets and husks in `lane`.
+    /// Seats a batch that arrived whole behind the others.
+    pub fn push_whole(&mut self, tickets: Vec<Box<Ticket>>) {
+        self.whole.push_back(tickets);
+    }
+
+    /// Seats a whole batch that was bound and not launched in front of the others.
+    pub fn put_back_whole(&mut self, tickets: Vec<Box<Ticket>>) {
+        self.whole.push_front(tickets);
+    }
+
+    /// The next whole batch, husks included.
+    pub fn pop_whole(&mut self) -> Option<Vec<Box<Ticket>>> {
+        self.whole.pop_front()
+    }
+
+    /// Whether a whole batch waits.
+    pub fn has_whole(&self) -> bool {
+        !self.whole.is_empty()
+    }
+
+    /// Tickets and husks in `lane`, whole batches aside.
     pub fn len(&self, lane: Lane) -> usize {
         self.lanes[lane.index()].iter().map(VecDeque::len).sum()
     }
 
     /// Whether nobody is seated, not even a husk.
     pub fn is_empty(&self) -> bool {
-        Lane::ALL.into_iter().all(|lane| self.len(lane) == 0)
+        !self.has_whole() && Lane::ALL.into_iter().all(|lane| self.len(lane) == 0)
     }
 
     /// The next living ticket of `tier`, dropping husks on the way. Amortised O(1).
@@ -327,10 +390,9 @@ impl WaitingRoom {
 
     /// Empties the room.
     pub fn take_all(&mut self) -> impl Iterator<Item = Box<Ticket>> + '_ {
-        self.lanes
-            .iter_mut()
-            .flatten()
-            .flat_map(|queue| queue.drain(..))
+        let seated = self.lanes.iter_mut().flatten();
+        let whole = self.whole.drain(..).flatten();
+        seated.flat_map(|queue| queue.drain(..)).chain(whole)
     }
 
     /// Every seated ticket of `tier` in `lane`, in order, husks included.

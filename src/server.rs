@@ -14,15 +14,16 @@ use crate::batch::schedule::Scheduler;
 use crate::clock::{self, Time};
 use crate::config::keys::{self, Key};
 use crate::config::units::{counted, span};
-use crate::config::{Config, ExecutorConfig, Identity};
+use crate::config::{Config, ExecutorConfig, Identity, Role};
 use crate::gate::Gate;
 use crate::gpu::executor::Executor;
 use crate::gpu::faults::{Fault, Script};
 use crate::gpu::health::State;
 use crate::gpu::python::Python;
+use crate::gpu::remote::{Remote, Worker};
 use crate::gpu::simulated::Simulated;
 use crate::gpu::{Driver, Gpu, GpuSettings, watchdog};
-use crate::http::{self, DataPlane, Door, Phase, Settings, Shared};
+use crate::http::{self, DataPlane, Door, Phase, Settings, Shared, WorkerTerms};
 use crate::keys::{Keys, KeysError};
 use crate::metrics::{GpuSnapshot, Metrics, QueueSnapshot, Snapshot};
 use crate::port::{self, Reservation};
@@ -228,7 +229,9 @@ fn resource(what: &'static str) -> impl Fn(io::Error) -> StartError {
 fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
     let keys = known_keys(&config.identity)?;
     let metrics = Arc::new(Metrics::new(config.gpus, config.cores.len()));
-    let mailboxes = http::mailboxes(config.cores.len(), config.http.max_connections);
+    // A connection of a worker waits for a whole batch.
+    let waiting = config.http.max_connections.max(3 * config.batch.batch_max);
+    let mailboxes = http::mailboxes(config.cores.len(), waiting);
     let mailboxes = Arc::new(mailboxes.map_err(resource("the acceptor cores"))?);
     let (doorbell, ear) = Doorbell::new();
     let doorbell = Arc::new(doorbell);
@@ -304,6 +307,10 @@ fn settings(config: &Config, keys: Option<Arc<Keys>>, listen: SocketAddr) -> Set
             },
             model: http.model.as_str().into(),
             default_tier: http.default_tier,
+            worker: (config.role == Role::Worker).then(|| WorkerTerms {
+                batch_max: config.batch.batch_max,
+                secret: config.secret.secret.clone(),
+            }),
             keys,
         },
         timeouts: http::Timeouts {
@@ -330,21 +337,22 @@ fn takes_faults(executor: &ExecutorConfig) -> bool {
         .is_some_and(|simulated| simulated.faults_admin)
 }
 
-fn executor(config: &ExecutorConfig, gpu: &Arc<Gpu>, script: &Arc<Script>) -> Box<dyn Executor> {
-    match config {
-        ExecutorConfig::Simulated(simulated) => Box::new(Simulated::new(
-            simulated.clone(),
-            gpu.index,
-            Arc::clone(script),
-        )),
-        ExecutorConfig::Python(python) => {
-            let (index, gpu) = (gpu.index, Arc::clone(gpu));
-            Box::new(Python::new(
-                python.clone(),
-                index,
-                Box::new(move |text| gpu.cell().note(text)),
-            ))
+fn executor(config: &Config, gpu: &Arc<Gpu>, script: &Arc<Script>) -> Box<dyn Executor> {
+    let index = gpu.index;
+    match &config.executor {
+        ExecutorConfig::Simulated(simulated) => {
+            Box::new(Simulated::new(simulated.clone(), index, Arc::clone(script)))
         }
+        ExecutorConfig::Python(python) => {
+            let gpu = Arc::clone(gpu);
+            let note = move |text: &str| gpu.cell().note(text);
+            Box::new(Python::new(python.clone(), index, Box::new(note)))
+        }
+        ExecutorConfig::Remote(remote) => Box::new(Remote::new(Worker {
+            target: remote.workers[index].clone(),
+            secret: config.secret.secret.clone(),
+            output_max: config.http.limits.output_max_bytes,
+        })),
     }
 }
 
@@ -354,19 +362,27 @@ fn reset_max(config: &ExecutorConfig) -> Duration {
     let start_max = match config {
         ExecutorConfig::Simulated(simulated) => simulated.cold_start,
         ExecutorConfig::Python(python) => python.start_timeout,
+        ExecutorConfig::Remote(_) => Duration::ZERO,
     };
     start_max + CLEARING_MAX
 }
 
 fn start_threads(core: &Arc<Core>, script: &Arc<Script>) -> Result<(), StartError> {
+    let is_worker = core.config.role == Role::Worker;
     let settings = GpuSettings {
         batch_timeout: core.config.batch_timeout,
         reset_max: reset_max(&core.config.executor),
-        output_max: core.config.http.limits.output_max_bytes,
+        // What is too large for a caller is for the server to judge that sent the batch.
+        output_max: if is_worker {
+            usize::MAX
+        } else {
+            core.config.http.limits.output_max_bytes
+        },
         canary: Input::new(core.config.canary.as_str()),
+        search: !is_worker,
     };
     for gpu in &core.gpus {
-        let executor = executor(&core.config.executor, gpu, script);
+        let executor = executor(&core.config, gpu, script);
         let driver = Driver::new(Arc::clone(gpu), executor, settings.clone());
         let thread = thread::Builder::new().name(format!("gpu-{}", gpu.index));
         thread

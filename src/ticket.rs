@@ -64,6 +64,8 @@ pub enum Failure {
     NoGpu,
     /// The batch function rejects this very input: 422 with the function's own words.
     Rejected(String),
+    /// On a worker, which does not look for the inputs at fault: the batch function raised on the whole batch.
+    Raised(String),
     /// The output is larger than this limit in bytes: 500, the function's fault.
     OutputTooLarge(usize),
     /// The server is going away: 503.

@@ -151,7 +151,7 @@ impl Collector {
     fn look(&self, gpu: usize, now: Time) -> Result<Batch, (usize, Time)> {
         let mut wakes = self.mailboxes.gather();
         let mut scheduler = self.scheduler.lock();
-        self.handover.drain(|ticket| scheduler.seat(ticket));
+        self.seat_arrivals(&mut scheduler);
         loop {
             match scheduler.decide(gpu, now) {
                 Advice::Hold { need, again } => return Err((need, again)),
@@ -163,6 +163,13 @@ impl Collector {
                 }
             }
         }
+    }
+
+    /// Everybody who was handed over takes a seat.
+    fn seat_arrivals(&self, scheduler: &mut Scheduler) {
+        self.handover.drain(|ticket| scheduler.seat(ticket));
+        self.handover
+            .drain_whole(|tickets| scheduler.seat_whole(tickets));
     }
 
     fn sleep(&self, need: usize, until: Time) {
@@ -178,7 +185,7 @@ impl Collector {
         let now = clock::now();
         let mut wakes = self.mailboxes.gather();
         let mut scheduler = self.scheduler.lock();
-        self.handover.drain(|ticket| scheduler.seat(ticket));
+        self.seat_arrivals(&mut scheduler);
         scheduler.bind_ahead(gpu, now, &mut wakes)
     }
 
@@ -247,7 +254,7 @@ impl Collector {
         let (now, load) = (clock::now(), Load::of(&self.backlog, &self.capacity));
         let mut wakes = self.mailboxes.gather();
         let mut scheduler = self.scheduler.lock();
-        self.handover.drain(|ticket| scheduler.seat(ticket));
+        self.seat_arrivals(&mut scheduler);
         scheduler.rejudge(now, &self.admission, &load, &mut wakes)
     }
 
@@ -289,7 +296,7 @@ impl Collector {
     pub fn fail_waiting(&self, failure: &Failure) {
         let mut wakes = self.mailboxes.gather();
         let mut scheduler = self.scheduler.lock();
-        self.handover.drain(|ticket| scheduler.seat(ticket));
+        self.seat_arrivals(&mut scheduler);
         for ticket in scheduler.take_all() {
             let tier = ticket.tier;
             if let Some(from) = ticket.fail(failure.clone(), &mut wakes) {

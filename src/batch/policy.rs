@@ -39,11 +39,13 @@ pub enum Launch {
     Hold,
     /// It held enough for the gap ahead.
     Paced,
+    /// It was made elsewhere, and the rule is none of this server's business.
+    Whole,
 }
 
 impl Launch {
     /// All reasons.
-    pub const ALL: [Launch; 3] = [Launch::Full, Launch::Hold, Launch::Paced];
+    pub const ALL: [Launch; 4] = [Launch::Full, Launch::Hold, Launch::Paced, Launch::Whole];
 
     /// The metric label.
     pub const fn label(self) -> &'static str {
@@ -51,6 +53,7 @@ impl Launch {
             Launch::Full => "full",
             Launch::Hold => "hold",
             Launch::Paced => "paced",
+            Launch::Whole => "whole",
         }
     }
 }

@@ -5,6 +5,9 @@
 //! and, if so, [`Scheduler::claim`]s its batch in the same breath. A busy GPU may bind its next batch ahead, but only a
 //! full one and only while no GPU is idle ([`Scheduler::bind_ahead`]): whatever is bound early can neither be overtaken
 //! by a higher tier nor go to a GPU that becomes free sooner.
+//!
+//! Batches that arrive whole, as they do on a worker, come before everything else and know no rule: each is launched as
+//! soon as a GPU is free, and bound ahead whatever its size.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,6 +118,14 @@ impl Scheduler {
         self.room.push_back(Lane::Fresh, ticket);
     }
 
+    /// Seats a batch that was made elsewhere.
+    pub fn seat_whole(&mut self, tickets: Vec<Box<Ticket>>) {
+        for ticket in &tickets {
+            self.rate.arrive(ticket.arrived);
+        }
+        self.room.push_whole(tickets);
+    }
+
     /// Changes what `gpu` does. Returns whether a holder of the token should look again.
     pub fn set_activity(&mut self, gpu: usize, activity: Activity) -> bool {
         let changed = self.pool.set(gpu, activity);
@@ -205,6 +216,9 @@ impl Scheduler {
 
     /// Applies the launch rule for the idle `gpu`.
     pub fn decide(&mut self, gpu: usize, now: Time) -> Advice {
+        if self.room.has_whole() {
+            return Advice::Launch(Lane::Fresh, Launch::Whole);
+        }
         let Some(next) = self.next_up(gpu) else {
             return Advice::Hold {
                 need: 1,
@@ -240,7 +254,10 @@ impl Scheduler {
         now: Time,
         wakes: &mut Wakes<'_>,
     ) -> Batch {
-        let tickets = self.take(lane, now, wakes);
+        let tickets = match reason {
+            Launch::Whole => self.take_whole(now, wakes),
+            Launch::Full | Launch::Hold | Launch::Paced => self.take(lane, now, wakes),
+        };
         if !tickets.is_empty() {
             self.retried_last[gpu] = lane == Lane::Retry;
             self.launched(gpu, now);
@@ -254,6 +271,14 @@ impl Scheduler {
 
     /// Binds the next batch of a GPU that is still busy: full, or not at all.
     pub fn bind_ahead(&mut self, gpu: usize, now: Time, wakes: &mut Wakes<'_>) -> Option<Batch> {
+        if self.room.has_whole() && self.pool.idle() == 0 {
+            let batch = Batch {
+                lane: Lane::Fresh,
+                reason: Launch::Whole,
+                tickets: self.take_whole(now, wakes),
+            };
+            return (!batch.tickets.is_empty()).then_some(batch);
+        }
         let lane = self.next_up(gpu)?.lane;
         if self.pool.idle() > 0 || self.living(lane) < self.batch_max(lane) {
             return None;
@@ -289,6 +314,17 @@ impl Scheduler {
         self.promises[lane as usize].settle(took, waiting);
         let living = self.backlog.waiting_in(lane);
         self.room.sweep(lane, living);
+        tickets
+    }
+
+    /// Binds the next batch that arrived whole: those of it who still live.
+    fn take_whole(&mut self, now: Time, wakes: &mut Wakes<'_>) -> Vec<Box<Ticket>> {
+        let hold_from = self.pool.idle_since();
+        let mut tickets = self.room.pop_whole().unwrap_or_default();
+        tickets.retain_mut(|ticket| {
+            ticket.timeline.hold_from = hold_from.max(ticket.arrived).min(now);
+            self.bind(ticket, now, wakes)
+        });
         tickets
     }
 
@@ -340,6 +376,13 @@ impl Scheduler {
     /// Seats a batch that was bound but not launched where its tickets sat before. No attempt is spent.
     pub fn give_back(&mut self, batch: Batch) {
         let lane = batch.lane;
+        if batch.reason == Launch::Whole {
+            let tickets = batch.tickets.into_iter();
+            let tickets: Vec<_> = tickets
+                .filter_map(|ticket| self.unbind(ticket, lane))
+                .collect();
+            return self.room.put_back_whole(tickets);
+        }
         for ticket in batch.tickets.into_iter().rev() {
             if let Some(ticket) = self.unbind(ticket, lane) {
                 self.room.put_back(lane, ticket);

@@ -24,6 +24,18 @@ A flag beats the same setting in the file. funicular check takes the same
 flags, starts nothing, and prints every setting as it would hold, in the form
 of a --config file.";
 
+const WORKER_EXAMPLE: &str = "\
+Example: a worker, and a server that uses it and another one
+  funicular worker --listen 10.0.0.7:8081 --worker-secret-file secret &
+  funicular --worker http://10.0.0.7:8081 --worker http://10.0.0.8:8081 \\
+            --worker-secret-file secret
+
+A worker takes the flags and files of a server. It listens on 127.0.0.1:8081,
+its admin port is 127.0.0.1:9091, it has one GPU and takes bodies of 64 MiB,
+unless told otherwise; what is about single requests (tiers, keys, admission,
+deadlines, when a batch leaves) does not concern it: batches come from servers.
+It takes POST /internal/batch, one batch at a time and one more that waits.";
+
 /// Gathers single inference requests into batches for GPUs, and gives every caller its own output.
 #[derive(Debug, Parser)]
 #[command(name = "funicular", version, after_help = EXAMPLE)]
@@ -39,6 +51,9 @@ enum Command {
     /// Run the server (what funicular does without a command)
     #[command(after_help = EXAMPLE)]
     Serve(Flags),
+    /// Run a worker: one GPU of this machine, for servers elsewhere that name it with --worker
+    #[command(after_help = WORKER_EXAMPLE)]
+    Worker(Flags),
     /// Print the effective configuration with every derived limit, and start nothing
     #[command(after_help = EXAMPLE)]
     Check(Flags),
@@ -51,6 +66,8 @@ enum Command {
 pub enum Action {
     /// Run the server.
     Serve(Flags),
+    /// Run a worker.
+    Worker(Flags),
     /// Print the effective configuration.
     Check(Flags),
     /// Print the version.
@@ -64,6 +81,7 @@ impl Cli {
         match self.command {
             None => Action::Serve(before),
             Some(Command::Serve(flags)) => Action::Serve(flags.after(before)),
+            Some(Command::Worker(flags)) => Action::Worker(flags.after(before)),
             Some(Command::Check(flags)) => Action::Check(flags.after(before)),
             Some(Command::Version) => Action::Version,
         }
@@ -88,6 +106,8 @@ pub struct Flags {
     pub(super) python: PythonFlags,
     #[command(flatten)]
     pub(super) simulated: SimulatedFlags,
+    #[command(flatten)]
+    pub(super) remote: RemoteFlags,
     #[command(flatten)]
     pub(super) limits: LimitFlags,
     #[command(flatten)]
@@ -157,7 +177,7 @@ pub(super) struct GpuFlags {
     /// Number of GPUs, one thread each [default: 4]
     #[arg(long, value_name = "COUNT", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) gpus: Option<i64>,
-    /// What runs the batches: simulated, or python (implied by --python) [default: simulated]
+    /// What runs the batches: simulated, python (implied by --python) or remote (implied by --worker) [default: simulated]
     #[arg(long, value_name = "NAME", value_parser = values::executor)]
     pub(super) executor: Option<ExecutorKind>,
     /// Time after which a batch has failed, in ms, or auto: max(500, 5 x measured batch time) [default: auto]
@@ -237,6 +257,17 @@ pub(super) struct SimulatedFlags {
     /// Whether GET /faults?kind=... on the admin port scripts more of them [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(super) sim_faults_admin: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "GPUs on other machines")]
+pub(super) struct RemoteFlags {
+    /// Worker, a GPU on another machine, as http://HOST:PORT; repeatable [default: none]
+    #[arg(long, value_name = "URL")]
+    pub(super) worker: Vec<String>,
+    /// File with the secret that servers and workers share; without it $FUNICULAR_WORKER_SECRET, if set [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub(super) worker_secret_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, Args)]

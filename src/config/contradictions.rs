@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::raw::{Origin, RawConfig, origin, value_or};
+use super::remote::{self, Role};
 use super::room::Room;
 use super::units::{bytes, grouped, span};
 use super::values::Auto;
@@ -20,6 +21,7 @@ pub fn contradictions(raw: &RawConfig, config: &Config) -> Vec<Refusal> {
         ports_collide(raw, config),
         rules_contradict(raw, config),
         canary_beyond_input(raw, config),
+        remote::contradiction(raw, config).and_then(|(at, problem)| refusal(raw, &at, problem)),
     ];
     let faults = faults_beyond_gpus(raw, config);
     all.into_iter().flatten().chain(faults).collect()
@@ -149,7 +151,7 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
 
 /// What is legal but probably not meant.
 pub fn warnings(raw: &RawConfig, config: &Config, room: &Room) -> Vec<String> {
-    let believed = config.identity == Identity::Trusted;
+    let believed = config.identity == Identity::Trusted && config.role == Role::Server;
     let exposed = believed && !config.listen.ip().is_loopback();
     let admin_exposed = config.admin.filter(|admin| !admin.ip().is_loopback());
     let left_to_us = value_or(&raw.max_connections, Auto::Auto) == Auto::Auto;
@@ -180,6 +182,7 @@ pub fn warnings(raw: &RawConfig, config: &Config, room: &Room) -> Vec<String> {
         keys_unread(raw, config),
         python_unused(raw, config),
         variable_beyond_gpus(config),
+        remote::warning(raw, config),
         batch_timeout_too_short(config),
         grace_too_short(config),
     ];
@@ -192,6 +195,7 @@ pub fn warnings(raw: &RawConfig, config: &Config, room: &Room) -> Vec<String> {
 /// Only where the executor's settings say how long a batch takes.
 fn out_of_reach(config: &Config) -> Vec<String> {
     match config.executor.batch_time() {
+        _ if config.role == Role::Worker => Vec::new(),
         Duration::ZERO => Vec::new(),
         batch_time => config.admission.warnings(batch_time),
     }

@@ -70,6 +70,8 @@ keys! {
     SIM_COLD_START_MS = "simulated" "cold_start_ms" "--sim-cold-start-ms";
     SIM_FAULTS = "simulated" "faults" "--sim-fault";
     SIM_FAULTS_ADMIN = "simulated" "faults_admin" "--sim-faults-admin";
+    REMOTE_WORKERS = "remote" "workers" "--worker";
+    REMOTE_SECRET_FILE = "remote" "secret_file" "--worker-secret-file";
     BODY_MAX_BYTES = "limits" "body_max_bytes" "--body-max-bytes";
     INPUT_MAX_BYTES = "limits" "input_max_bytes" "--input-max-bytes";
     OUTPUT_MAX_BYTES = "limits" "output_max_bytes" "--output-max-bytes";

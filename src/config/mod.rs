@@ -22,6 +22,7 @@ mod machine;
 mod overlay;
 mod python;
 mod raw;
+mod remote;
 mod resolve;
 mod room;
 pub mod slip;
@@ -49,10 +50,13 @@ pub use error::{ConfigError, Refusal};
 pub use machine::{Machine, raise_open_files_limit};
 pub use python::{PythonConfig, Variable};
 pub use raw::{Given, Origin, RawConfig};
+pub use remote::{RemoteConfig, Role, SECRET_VARIABLE, SecretConfig};
 
 /// The checked configuration of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// What the process is.
+    pub role: Role,
     /// Where callers connect. Port 0 takes a free one.
     pub listen: SocketAddr,
     /// Where the admin plane is served; none switches it off.
@@ -69,6 +73,8 @@ pub struct Config {
     pub canary: String,
     /// Who a caller is.
     pub identity: Identity,
+    /// What servers and workers know each other by.
+    pub secret: SecretConfig,
     /// Who is let in. They have passed [`Rules::validate`].
     pub admission: Rules,
     /// Most tickets waiting in each tier; at least `batch.batch_max`.
@@ -103,6 +109,8 @@ pub enum ExecutorConfig {
     Simulated(SimulatedConfig),
     /// The user's own batch function, in one worker process for each GPU.
     Python(PythonConfig),
+    /// GPUs on other machines.
+    Remote(RemoteConfig),
 }
 
 /// The simulated executor.
@@ -207,19 +215,28 @@ pub struct DrainConfig {
 }
 
 impl Config {
-    /// The configuration that these flags, their file and this machine make.
+    /// The configuration of a server that these flags, their file and this machine make.
     ///
     /// # Errors
-    /// The file can't be read, the settings are unknown, out of range, or contradict each other, or the key file can't
-    /// be used.
+    /// The file can't be read, the settings are unknown, out of range, or contradict each other, or the key file or the
+    /// secret can't be used.
     pub fn load(flags: Flags) -> Result<Config, ConfigError> {
+        Config::load_as(flags, Role::Server)
+    }
+
+    /// The same for a process of this role.
+    ///
+    /// # Errors
+    /// See [`Config::load`].
+    pub fn load_as(flags: Flags, role: Role) -> Result<Config, ConfigError> {
         let file = match flags.file() {
             Some(path) => RawConfig::read(path)?,
             None => RawConfig::default(),
         };
-        let raw = flags.overlay(file);
+        let raw = flags.overlay(file).for_role(role);
         let config = Config::resolve(&raw, &Machine::read())?;
-        Ok(config.with_keys_checked(&raw)?.with_python_found())
+        let config = config.with_keys_checked(&raw)?.with_python_found();
+        config.with_secret(&raw, std::env::var(SECRET_VARIABLE).ok())
     }
 
     /// Refuses a key file that can't be used: the check is part of the start, and `funicular check` makes it too. The
@@ -277,6 +294,7 @@ impl ExecutorConfig {
         match self {
             ExecutorConfig::Simulated(_) => values::ExecutorKind::Simulated.name(),
             ExecutorConfig::Python(_) => values::ExecutorKind::Python.name(),
+            ExecutorConfig::Remote(_) => values::ExecutorKind::Remote.name(),
         }
     }
 
@@ -285,6 +303,7 @@ impl ExecutorConfig {
         match self {
             ExecutorConfig::Simulated(simulated) => simulated.latency,
             ExecutorConfig::Python(_) => Duration::ZERO,
+            ExecutorConfig::Remote(_) => Duration::ZERO,
         }
     }
 
@@ -292,7 +311,15 @@ impl ExecutorConfig {
     pub fn simulated(&self) -> Option<&SimulatedConfig> {
         match self {
             ExecutorConfig::Simulated(simulated) => Some(simulated),
-            ExecutorConfig::Python(_) => None,
+            ExecutorConfig::Python(_) | ExecutorConfig::Remote(_) => None,
+        }
+    }
+
+    /// The remote executor's settings, if it is chosen.
+    pub fn remote(&self) -> Option<&RemoteConfig> {
+        match self {
+            ExecutorConfig::Remote(remote) => Some(remote),
+            ExecutorConfig::Simulated(_) | ExecutorConfig::Python(_) => None,
         }
     }
 
@@ -300,6 +327,7 @@ impl ExecutorConfig {
     pub fn python(&self) -> Option<&PythonConfig> {
         match self {
             ExecutorConfig::Python(python) => Some(python),
+            ExecutorConfig::Remote(_) => None,
             ExecutorConfig::Simulated(_) => None,
         }
     }

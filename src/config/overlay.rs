@@ -1,7 +1,7 @@
 //! The command line laid over the file: where each flag's value goes.
 
 use super::cli::{
-    AdmissionFlags, BatchFlags, Flags, GpuFlags, LimitFlags, PythonFlags, ServerFlags,
+    AdmissionFlags, BatchFlags, Flags, GpuFlags, LimitFlags, PythonFlags, RemoteFlags, ServerFlags,
     SimulatedFlags, TimeoutFlags,
 };
 use super::keys::{self, Key};
@@ -20,6 +20,7 @@ impl Flags {
         self.admission.overlay(&mut raw);
         self.python.overlay(&mut raw);
         self.simulated.overlay(&mut raw);
+        self.remote.overlay(&mut raw);
         self.limits.overlay(&mut raw);
         self.timeouts.overlay(&mut raw);
         lay(
@@ -137,6 +138,18 @@ impl SimulatedFlags {
             keys::SIM_FAULTS_ADMIN,
         );
         lay_list(&mut simulated.faults, self.sim_fault, keys::SIM_FAULTS);
+    }
+}
+
+impl RemoteFlags {
+    fn overlay(self, raw: &mut RawConfig) {
+        let remote = &mut raw.remote;
+        lay_list(&mut remote.workers, self.worker, keys::REMOTE_WORKERS);
+        lay(
+            &mut remote.secret_file,
+            self.worker_secret_file,
+            keys::REMOTE_SECRET_FILE,
+        );
     }
 }
 

@@ -13,6 +13,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::cores::CoreChoice;
 use super::error::{ConfigError, Refusal};
+use super::remote::Role;
 use super::values::{AdminAddress, Auto, ExecutorKind, FromScalar, IdentityKind, Scalar};
 use super::{keys, slip, suggest};
 use crate::tier::Tier;
@@ -84,6 +85,8 @@ impl Source {
 pub struct RawConfig {
     #[serde(skip)]
     pub(super) source: Option<Source>,
+    #[serde(skip)]
+    pub(super) role: Role,
     pub(super) listen: Option<Given<SocketAddr>>,
     pub(super) admin: Option<Given<AdminAddress>>,
     pub(super) cores: Option<Given<CoreChoice>>,
@@ -103,6 +106,7 @@ pub struct RawConfig {
     pub(super) admission: RawAdmission,
     pub(super) python: RawPython,
     pub(super) simulated: RawSimulated,
+    pub(super) remote: RawRemote,
     pub(super) limits: RawLimits,
     pub(super) timeouts: RawTimeouts,
     pub(super) drain: RawDrain,
@@ -192,6 +196,18 @@ pub(super) struct RawSimulated {
     /// place whatever is wrong with one at the start of the list.
     pub(super) faults: Option<Vec<Given<String>>>,
     pub(super) faults_admin: Option<Given<bool>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table: write [remote] on a line of its own"
+)]
+pub(super) struct RawRemote {
+    /// Each with a place of its own, like the faults.
+    pub(super) workers: Option<Vec<Given<String>>>,
+    pub(super) secret_file: Option<Given<PathBuf>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

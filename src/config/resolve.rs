@@ -13,12 +13,13 @@ use super::defaults::{self, Whole};
 use super::keys::{self, Key};
 use super::python::{self, PythonConfig, Variable};
 use super::raw::{Given, RawConfig, origin, value_or};
+use super::remote;
 use super::room::Room;
 use super::units::grouped;
 use super::values::{Auto, ExecutorKind, IdentityKind};
 use super::{
     BatchConfig, Config, ConfigError, DrainConfig, ExecutorConfig, HttpConfig, HttpLimits,
-    HttpTimeouts, Identity, Machine, Refusal, SimulatedConfig,
+    HttpTimeouts, Identity, Machine, Refusal, SecretConfig, SimulatedConfig,
 };
 use crate::admission::DefaultDeadline;
 use crate::admission::Rules;
@@ -37,16 +38,18 @@ impl Config {
             refusals: Vec::new(),
         };
         let cores = check.cores(machine);
-        let gpus = check.count(&raw.gpus, defaults::GPUS);
-        let room = Room::on(machine, cores.len(), gpus);
         let executor = check.executor();
+        let gpus = check.gpus(&executor);
+        let room = Room::on(machine, cores.len(), gpus);
         let batch = check.batch();
         let http = check.http(&room);
         let config = Config {
             listen: value_or(&raw.listen, defaults::LISTEN),
             admin: value_or(&raw.admin, defaults::ADMIN).0,
             canary: check.canary(&http.limits),
+            role: raw.role,
             identity: check.identity(),
+            secret: SecretConfig::named(raw),
             admission: check.admission(&batch, &http),
             queue_bound: check.count(&raw.queue_bound, defaults::QUEUE_BOUND),
             drain: check.drain(),
@@ -139,8 +142,9 @@ impl Check<'_> {
     }
 
     fn executor(&mut self) -> ExecutorConfig {
-        let named = self.raw.python_target().is_some();
-        let implied = if named {
+        let implied = if !self.raw.workers().is_empty() {
+            ExecutorKind::Remote
+        } else if self.raw.python_target().is_some() {
             ExecutorKind::Python
         } else {
             defaults::EXECUTOR
@@ -148,6 +152,17 @@ impl Check<'_> {
         match value_or(&self.raw.executor, implied) {
             ExecutorKind::Simulated => ExecutorConfig::Simulated(self.simulated()),
             ExecutorKind::Python => ExecutorConfig::Python(self.python()),
+            ExecutorKind::Remote => {
+                ExecutorConfig::Remote(remote::named(self.raw, &mut self.refusals))
+            }
+        }
+    }
+
+    /// Each worker is a GPU, so that nobody has to count them.
+    fn gpus(&mut self, executor: &ExecutorConfig) -> usize {
+        match executor.remote() {
+            Some(remote) if self.raw.gpus.is_none() => remote.workers.len().max(1),
+            _ => self.count(&self.raw.gpus, defaults::GPUS),
         }
     }
 

@@ -149,17 +149,24 @@ pub enum ExecutorKind {
     Simulated,
     /// The user's own batch function.
     Python,
+    /// GPUs on other machines, behind workers.
+    Remote,
 }
 
 impl ExecutorKind {
     /// All executors of this build.
-    pub const ALL: [ExecutorKind; 2] = [ExecutorKind::Simulated, ExecutorKind::Python];
+    pub const ALL: [ExecutorKind; 3] = [
+        ExecutorKind::Simulated,
+        ExecutorKind::Python,
+        ExecutorKind::Remote,
+    ];
 
     /// The name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             ExecutorKind::Simulated => "simulated",
             ExecutorKind::Python => "python",
+            ExecutorKind::Remote => "remote",
         }
     }
 }

@@ -5,6 +5,8 @@
 //! No call may block past the time it is given, `stage`, `launch` and `check` not for longer than a copy takes. One that
 //! does anyway costs its GPU, nobody else: the watchdog takes the batch away from it.
 
+use std::time::Duration;
+
 use crate::clock::Time;
 use crate::ticket::{Input, Output};
 
@@ -52,6 +54,9 @@ pub enum Outcome {
     Raised(String),
     /// The device is gone, and the batch with it.
     Lost(Lost),
+    /// The batch did not run: somebody else's is in the way. The device is fine, unless the next [`Executor::check`] says
+    /// otherwise, and worth another try after this time.
+    Busy(Duration),
 }
 
 /// See the module's text.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::batch::Batch;
 use crate::clock::{self, Time};
 use crate::config::units::counted;
-use crate::gpu::executor::Half;
+use crate::gpu::executor::{Half, Outcome};
 use crate::gpu::ride::{CALL_MAX, Returned, returned, tolerance};
 use crate::gpu::search::{Culprit, Search, Seat, Step};
 use crate::gpu::{Driver, Trouble};
@@ -161,6 +161,10 @@ impl Driver {
             return Ok(None);
         };
         let outcome = self.wait_out(times)?;
+        if let Outcome::Busy(again) = outcome {
+            self.turned_away(half, times, false, again)?;
+            return Ok(None);
+        }
         let finished = clock::now();
         let returned = returned(outcome, times.inputs)?;
         self.came_back(finished.since(times.launched), &returned);
@@ -266,14 +270,24 @@ impl Driver {
         reason: LaunchReason,
         inputs: &[Input],
     ) -> Result<(Returned, Time, Duration), Trouble> {
-        self.gpu.cell.expect_by(clock::now() + CALL_MAX);
-        self.executor.stage(half, inputs)?;
-        let now = clock::now();
-        self.gpu.cell.launch(self.generation, half, now, |_| true)?;
-        let times = self.start(half, now, inputs.len())?;
-        // Its slots were filled, and counted, when the failed batch was launched.
-        self.gpu.recorder().batch_launched(reason, 0);
-        let outcome = self.wait_out(times);
+        let begun = clock::now();
+        let (now, outcome) = loop {
+            self.gpu.cell.expect_by(clock::now() + CALL_MAX);
+            self.executor.stage(half, inputs)?;
+            let now = clock::now();
+            self.gpu.cell.launch(self.generation, half, now, |_| true)?;
+            let times = self.start(half, now, inputs.len())?;
+            // Its slots were filled, and counted, when the failed batch was launched.
+            self.gpu.recorder().batch_launched(reason, 0);
+            match self.wait_out(times) {
+                Ok(Outcome::Busy(again)) if clock::now().since(begun) < times.timeout() => {
+                    self.executor.check()?;
+                    self.gpu.cell.expect_by(Time::MAX);
+                    self.rest(again);
+                }
+                outcome => break (now, outcome),
+            }
+        };
         let finished = clock::now();
         let took = finished.since(now);
         self.gpu.collector.search_budget().charge(finished, took);

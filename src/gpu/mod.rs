@@ -7,8 +7,9 @@
 //!                                                                          the moment this one is back
 //! ```
 //!
-//! A batch on which the function raised is searched for the inputs at fault: [`search`] is pure, `isolate` runs it.
-//! [`executor`] is the trait behind which a GPU hides and [`simulated`] the one that needs none; [`health`] says whether
+//! A batch that a busy device turned away goes back to wait. One on which the function raised is searched for the inputs at fault: [`search`] is pure, `isolate` runs it.
+//! [`executor`] is the trait behind which a GPU hides, [`simulated`] the one that needs none, [`remote`] the one whose GPU
+//! is on another machine; [`health`] says whether
 //! a GPU may serve (pure); [`cell`] is what the thread shares with the [`watchdog`]. A [`Gpu`] is everything about one
 //! GPU that is not its thread's own.
 //!
@@ -22,6 +23,7 @@ pub mod health;
 mod isolate;
 pub mod python;
 mod recovery;
+pub mod remote;
 mod ride;
 pub mod search;
 pub mod simulated;
@@ -42,6 +44,9 @@ use crate::metrics::labels::{Abandonment, BatchOutcome};
 use crate::metrics::record::GpuRecorder;
 use crate::ticket::{Failure, Input, Ticket};
 
+/// A device that turned a batch away is left in peace for this long at most.
+const REST_MAX: Duration = Duration::from_secs(1);
+
 /// An idle executor is asked so often whether it is still there.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 
@@ -59,6 +64,9 @@ pub struct GpuSettings {
     pub output_max: usize,
     /// The input of canary batches.
     pub canary: Input,
+    /// Whether the inputs at fault are searched for when the batch function raises. A worker leaves that to whoever sent
+    /// the batch, and answers for all of it that the function raised.
+    pub search: bool,
 }
 
 /// Shortest batch time-out that is chosen by itself.
@@ -258,6 +266,13 @@ impl Driver {
                 self.gpu.fail(&why, BatchOutcome::Raised);
             }
         }
+    }
+
+    /// Leaves a busy device in peace.
+    fn rest(&self, span: Duration) {
+        self.gpu
+            .collector
+            .wait_closed(clock::now() + span.min(REST_MAX));
     }
 
     /// One turn at the collector.

@@ -27,18 +27,30 @@ impl Driver {
         self.gpu
             .cell
             .health(self.generation, |health| health.reset_passed(clock::now()))?;
-        let took = self.canary()?;
+        let limit = self.canary_limit();
+        let until = clock::now() + limit;
+        let took = loop {
+            match self.canary(until)? {
+                Ok(took) => break took,
+                Err(_) if clock::now() >= until => return Err(Trouble::TimedOut(limit)),
+                Err(again) => self.rest(again),
+            }
+            if self.gpu.collector.is_closed() {
+                return Ok(());
+            }
+        };
         self.enter_service(took)
     }
 
-    /// Runs a batch of one input whose output nobody waits for, and returns the time it took.
-    fn canary(&mut self) -> Result<Duration, Trouble> {
-        let limit = self
-            .settings
-            .batch_timeout
-            .map_or(CANARY_MAX, |timeout| timeout.max(CANARY_MAX));
+    fn canary_limit(&self) -> Duration {
+        let timeout = self.settings.batch_timeout.unwrap_or_default();
+        timeout.max(CANARY_MAX)
+    }
+
+    /// Runs a batch of one input whose output nobody waits for, and returns the time it took, or after which time a busy
+    /// device is worth another try.
+    fn canary(&mut self, until: Time) -> Result<Result<Duration, Duration>, Trouble> {
         let launched = clock::now();
-        let until = launched + limit;
         self.gpu.cell.expect_by(until + GRACE);
         self.half = Half::A;
         self.executor
@@ -47,14 +59,18 @@ impl Driver {
         self.gpu.recorder().batch_launched(LaunchReason::Probe, 0);
         match self.canary_outcome(until) {
             Outcome::Done(results) if matches!(results[..], [Ok(_)]) => {
-                Ok(clock::now().since(launched))
+                Ok(Ok(clock::now().since(launched)))
+            }
+            Outcome::Busy(again) => {
+                self.executor.check()?;
+                Ok(Err(again))
             }
             Outcome::Done(results) => {
                 Err(Lost(format!("its canary came back wrong: {results:?}")).into())
             }
             Outcome::Raised(message) => Err(self.canary_raised(&message).into()),
             Outcome::Lost(lost) => Err(lost.into()),
-            Outcome::Pending => Err(Trouble::TimedOut(limit)),
+            Outcome::Pending => Err(Trouble::TimedOut(until.since(launched))),
         }
     }
 
@@ -81,7 +97,10 @@ impl Driver {
     pub(super) fn probe(&mut self) -> Result<(), Trouble> {
         let now = clock::now();
         self.gpu.collector.launched(self.gpu.index, now);
-        let took = self.canary()?;
+        let Ok(took) = self.canary(now + self.canary_limit())? else {
+            // Whoever keeps it busy will be gone before the next probe is due.
+            return Ok(());
+        };
         self.gpu.collector.forget(self.gpu.index);
         self.gpu.collector.measured(self.gpu.index, took);
         Ok(())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::batch::Batch;
 use crate::batch::policy::Launch;
 use crate::clock::{self, Time};
-use crate::gpu::executor::{Half, Outcome};
+use crate::gpu::executor::{Half, Lost, Outcome};
 use crate::gpu::{Driver, Trouble};
 use crate::metrics::labels::{BatchOutcome, LaunchReason};
 use crate::queue::Lane;
@@ -70,6 +70,13 @@ pub(super) struct Times {
     timeout: Duration,
 }
 
+impl Times {
+    /// How long it may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}
+
 impl Driver {
     /// Runs `batch`, and then every batch that was bound ahead while the one before it ran.
     pub(super) fn ride(&mut self, batch: Batch) -> Result<(), Trouble> {
@@ -79,6 +86,10 @@ impl Driver {
         let mut times = self.depart(half)?;
         while let Some(running) = times {
             let (outcome, ahead) = self.wait(half, running)?;
+            if let Outcome::Busy(again) = outcome {
+                self.half = half;
+                return self.turned_away(half, running, ahead, again);
+            }
             let finished = clock::now();
             let returned = returned(outcome, running.inputs)?;
             // The device first: what was boarded leaves before anybody of this batch is answered. But if the function
@@ -124,6 +135,36 @@ impl Driver {
     fn disembark(&mut self, half: Half) -> Result<(), Trouble> {
         let held = self.gpu.cell.take(self.generation, half)?;
         self.gpu.collector.give_back(held.batch);
+        Ok(())
+    }
+
+    /// The device did not take the batch in `half`: everybody who is bound goes back to wait, no attempt spent, perhaps for
+    /// another GPU, and this one rests.
+    pub(super) fn turned_away(
+        &mut self,
+        half: Half,
+        times: Times,
+        ahead: bool,
+        again: Duration,
+    ) -> Result<(), Trouble> {
+        let took = clock::now().since(times.launched);
+        self.gpu
+            .recorder()
+            .batch_finished(BatchOutcome::TurnedAway, took);
+        self.left_waiting_at = None;
+        if ahead {
+            self.disembark(half.other())?;
+        }
+        let mut held = self.gpu.cell.take(self.generation, half)?;
+        for ticket in &mut held.batch.tickets {
+            ticket.launches -= 1;
+            ticket.timeline.launched = Time::ZERO;
+        }
+        self.gpu.collector.give_back(held.batch);
+        self.gpu.cell.expect_by(clock::now() + CALL_MAX);
+        self.executor.check()?;
+        self.gpu.cell.expect_by(Time::MAX);
+        self.rest(again);
         Ok(())
     }
 
@@ -226,7 +267,13 @@ impl Driver {
                 self.demux(held.batch.tickets, results, finished);
                 Ok(())
             }
-            Err(message) => self.isolate(half, times.inputs, message),
+            Err(message) if self.settings.search => self.isolate(half, times.inputs, message),
+            Err(message) => {
+                let held = self.gpu.cell.take(self.generation, half)?;
+                self.gpu
+                    .give_up(held.batch.tickets, &Failure::Raised(message));
+                Ok(())
+            }
         }
     }
 
@@ -286,6 +333,9 @@ pub(super) fn returned(outcome: Outcome, inputs: usize) -> Result<Returned, Trou
         }
         Outcome::Raised(message) => Ok(Err(message)),
         Outcome::Lost(lost) => Err(lost.into()),
+        Outcome::Busy(_) => {
+            Err(Lost("it was busy with the batches of others for too long".to_owned()).into())
+        }
         Outcome::Pending => unreachable!("only a batch that came back is looked at"),
     }
 }
@@ -296,5 +346,6 @@ fn reason(batch: &Batch) -> LaunchReason {
         (Lane::Fresh, Launch::Full) => LaunchReason::Full,
         (Lane::Fresh, Launch::Hold) => LaunchReason::Hold,
         (Lane::Fresh, Launch::Paced) => LaunchReason::Paced,
+        (Lane::Fresh, Launch::Whole) => LaunchReason::Whole,
     }
 }

@@ -8,7 +8,7 @@ use super::inference::{InferenceReply, count_tokens};
 use super::reject::{Rejection, ShedReason, UnavailableReason};
 use super::request::Call;
 use super::respond::{self, Envelope, Persistence};
-use super::routes::{OPENAPI, Route};
+use super::routes::Route;
 use crate::clock::Time;
 use crate::metrics::{Abandonment, Recorder, Stage};
 use crate::ticket::{Failure, Output, Timeline};
@@ -18,6 +18,8 @@ use crate::tier::Tier;
 pub enum Outcome {
     /// There is an output.
     Inferred(Box<Inferred>),
+    /// The answer to a batch, as it is kept for whoever asks again.
+    Ran(Arc<[u8]>),
     /// One of the routes that are answered on the spot.
     Shown(Route),
     /// There is an error to tell.
@@ -64,6 +66,9 @@ pub fn compose(
             inferred.write(&call.request_id, now, body);
             respond::write_ok(out, &envelope, date, "application/json", body);
         }
+        Outcome::Ran(results) => {
+            respond::write_ok(out, &envelope, date, "application/json", results);
+        }
         Outcome::Shown(route) => {
             let (content_type, text) = shown(*route, core);
             respond::write_ok(out, &envelope, date, content_type, text.as_bytes());
@@ -82,8 +87,10 @@ fn shown(route: Route, core: &Core) -> (&'static str, &str) {
     match route {
         Route::Live => ("application/json", "{\"live\":true}"),
         Route::Ready => ("application/json", "{\"ready\":true}"),
-        Route::OpenApi => ("application/json", OPENAPI),
-        Route::Welcome | Route::Inference => ("text/plain; charset=utf-8", &core.shared.welcome),
+        Route::OpenApi => ("application/json", core.shared.terms.service().openapi()),
+        Route::Welcome | Route::Inference | Route::Batch => {
+            ("text/plain; charset=utf-8", &core.shared.welcome)
+        }
     }
 }
 
@@ -104,20 +111,31 @@ impl Inferred {
 impl Inferred {
     /// Records the ticket's time line, each stretch from where the last one ended, so that they add up.
     pub fn record(&self, recorder: &Recorder, tier: Tier, now: Time) {
-        let Timeline {
-            hold_from,
-            bound,
-            launched,
-            finished,
-            ..
-        } = self.timeline;
-        recorder.queue_wait(tier, bound.since(self.arrived));
-        recorder.stage(Stage::Queue, hold_from.since(self.arrived));
-        recorder.stage(Stage::Hold, bound.since(hold_from));
-        recorder.stage(Stage::Stage, launched.since(bound));
-        recorder.stage(Stage::Execute, finished.since(launched));
-        recorder.stage(Stage::Demux, now.since(finished));
+        record_timeline(&self.timeline, self.arrived, recorder, tier, now);
     }
+}
+
+/// Records the stretches of one ticket's time line.
+pub fn record_timeline(
+    timeline: &Timeline,
+    arrived: Time,
+    recorder: &Recorder,
+    tier: Tier,
+    now: Time,
+) {
+    let Timeline {
+        hold_from,
+        bound,
+        launched,
+        finished,
+        ..
+    } = *timeline;
+    recorder.queue_wait(tier, bound.since(arrived));
+    recorder.stage(Stage::Queue, hold_from.since(arrived));
+    recorder.stage(Stage::Hold, bound.since(hold_from));
+    recorder.stage(Stage::Stage, launched.since(bound));
+    recorder.stage(Stage::Execute, finished.since(launched));
+    recorder.stage(Stage::Demux, now.since(finished));
 }
 
 /// How a failure after admission counts, unless whoever failed the ticket has counted it.
@@ -129,6 +147,7 @@ pub fn abandonment_of(failure: &Failure) -> Option<Abandonment> {
         Failure::Shed { .. }
         | Failure::Unavailable { .. }
         | Failure::Rejected(_)
+        | Failure::Raised(_)
         | Failure::OutputTooLarge(_) => None,
     }
 }
@@ -150,6 +169,7 @@ pub fn rejection_of(failure: Failure, call: &Call) -> Rejection {
             retry_after: Duration::from_secs(1),
         },
         Failure::Rejected(detail) => Rejection::InputRejected(detail.into()),
+        Failure::Raised(detail) => Rejection::BatchRaised(detail.into()),
         Failure::OutputTooLarge(limit_bytes) => Rejection::OutputTooLarge { limit_bytes },
         Failure::Draining => Rejection::draining(),
         Failure::Dropped => Rejection::Internal,

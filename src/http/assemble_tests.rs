@@ -12,6 +12,7 @@ fn id() -> Box<str> {
 fn gist(request: &Request) -> String {
     let done = match &request.work {
         Ok(Work::Infer(input)) => format!("infer {:?}", input.text),
+        Ok(Work::Run(batch)) => format!("run {}", batch.id),
         Ok(Work::Show(route)) => format!("show {route:?}"),
         Err(rejection) => format!("refuse {}", rejection.status()),
     };

@@ -99,6 +99,7 @@ impl Connection {
         let Request { call, work } = request;
         let outcome = match work {
             Ok(Work::Infer(input)) => self.infer(&call, input, begun, arrived),
+            Ok(Work::Run(batch)) => self.run_batch(&call, *batch, begun, arrived),
             Ok(Work::Show(Route::Ready)) => self.readiness(),
             Ok(Work::Show(route)) => Outcome::Shown(route),
             Err(rejection) => Outcome::Refused(rejection),
@@ -220,7 +221,7 @@ impl Connection {
     }
 
     /// Blocks until the slot is resolved; resolves it itself when the deadline comes first.
-    fn wait_for(
+    pub(super) fn wait_for(
         &mut self,
         slot: &TicketSlot,
         tier: Tier,

@@ -127,6 +127,11 @@ impl Core {
         self.ids.next()
     }
 
+    /// The mailboxes of all cores.
+    pub fn mailboxes(&self) -> &Arc<Mailboxes> {
+        &self.mailboxes
+    }
+
     fn mailbox(&self) -> &Mailbox {
         self.mailboxes.core(self.index)
     }

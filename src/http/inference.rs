@@ -60,7 +60,7 @@ fn read_fields(text: &str) -> Result<BodyFields<'_>, Rejection> {
 }
 
 /// UTF-8, no byte order mark, and an object: serde would take an array's elements for the fields in their order.
-fn check_text(body: &[u8]) -> Result<&str, Rejection> {
+pub(super) fn check_text(body: &[u8]) -> Result<&str, Rejection> {
     let text = std::str::from_utf8(body).map_err(|error| {
         let before = &body[..error.valid_up_to()];
         at_place("the body is not UTF-8", place_after(before))
@@ -117,7 +117,7 @@ fn at_place(problem: &str, (line, column): (usize, usize)) -> Rejection {
 /// columns before it).
 #[cold]
 #[inline(never)]
-fn json_rejection(error: &serde_json::Error, origin: (usize, usize)) -> Rejection {
+pub(super) fn json_rejection(error: &serde_json::Error, origin: (usize, usize)) -> Rejection {
     let text = error.to_string();
     let problem = text
         .rsplit_once(" at line ")

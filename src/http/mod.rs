@@ -17,8 +17,11 @@
 //! respond       └ head and body into the core's buffer, one write; then the next request
 //! ```
 //!
-//! Pure, with no socket: `parse`, `values`, `chunked`, `assemble`, `request`, `routes`, `inference`, `reasons`,
-//! `reject`, `answer`, `respond`. The shell around them: `core` (threads), `accept`, `timer`, `wire` (one socket),
+//! On a worker (`terms.worker`) whole batches come in instead of single inputs: `batch` reads them, `batch_run` admits and
+//! runs them, and `ledger` knows which have come before.
+//!
+//! Pure, with no socket: `parse`, `values`, `chunked`, `assemble`, `request`, `routes`, `inference`, `batch`,
+//! `ledger`, `reasons`, `reject`, `answer`, `respond`. The shell around them: `core` (threads), `accept`, `timer`, `wire` (one socket),
 //! `receive` and `connection` (its coroutine).
 //!
 //! Guarantees:
@@ -31,10 +34,13 @@
 mod accept;
 mod answer;
 mod assemble;
-mod chunked;
+mod batch;
+mod batch_run;
+pub(crate) mod chunked;
 mod connection;
 mod core;
 mod inference;
+mod ledger;
 mod parse;
 mod reasons;
 mod receive;
@@ -52,9 +58,11 @@ use std::time::Duration;
 
 pub use self::core::{DataPlane, mailboxes};
 pub use self::inference::count_tokens;
+use self::ledger::Ledger;
 use self::reject::Rejection;
+use self::routes::Service;
 use crate::clock::Time;
-use crate::keys::Keys;
+use crate::keys::{Keys, Secret};
 use crate::metrics::Metrics;
 use crate::queue::Intake;
 use crate::tier::Tier;
@@ -140,6 +148,8 @@ pub struct Terms {
     pub model: Box<str>,
     /// The tier of a request that names none.
     pub default_tier: Tier,
+    /// What a worker judges by, if this is one; then it takes batches instead of single inputs.
+    pub worker: Option<WorkerTerms>,
     /// The keys of callers, one of which every request then needs, and which says its tier. Without keys the tier is
     /// what `X-Tier` says.
     pub keys: Option<Arc<Keys>>,
@@ -151,9 +161,36 @@ impl Default for Terms {
             limits: Limits::default(),
             model: "llm-v1".into(),
             default_tier: Tier::Free,
+            worker: None,
             keys: None,
         }
     }
+}
+
+impl Terms {
+    /// Whether a request needs a key, or a worker's secret.
+    fn needs_key(&self) -> bool {
+        let wants_secret = |worker: &WorkerTerms| worker.secret.is_some();
+        self.keys.is_some() || self.worker.as_ref().is_some_and(wants_secret)
+    }
+
+    /// What is served.
+    fn service(&self) -> Service {
+        if self.worker.is_some() {
+            Service::Batches
+        } else {
+            Service::Inputs
+        }
+    }
+}
+
+/// What a batch is judged by.
+#[derive(Clone, Debug)]
+pub struct WorkerTerms {
+    /// Most requests in one.
+    pub batch_max: usize,
+    /// What servers have to show.
+    pub secret: Option<Secret>,
 }
 
 /// Who decides whether a request becomes a ticket. Called on the acceptor cores, so it must not block.
@@ -176,6 +213,9 @@ pub trait Door: Send + Sync {
 
     /// How long a request may take that does not ask for less.
     fn deadline(&self) -> Duration;
+
+    /// How long a batch takes.
+    fn batch_time(&self) -> Duration;
 
     /// Whether at least one GPU is healthy.
     fn is_ready(&self) -> bool;
@@ -200,6 +240,7 @@ pub struct Shared {
     terms: Terms,
     timeouts: Timeouts,
     connections_max: usize,
+    ledger: Ledger,
     welcome: String,
     intake: Intake,
     metrics: Arc<Metrics>,
@@ -232,7 +273,11 @@ impl Shared {
         door: Box<dyn Door>,
     ) -> Shared {
         Shared {
-            welcome: routes::welcome(&settings.authority, settings.terms.keys.is_some()),
+            welcome: settings
+                .terms
+                .service()
+                .welcome(&settings.authority, settings.terms.needs_key()),
+            ledger: Ledger::default(),
             terms: settings.terms,
             timeouts: settings.timeouts,
             connections_max: settings.connections_max,

@@ -45,6 +45,8 @@ pub enum UnavailableReason {
     Draining,
     /// The connection cap is reached.
     Connections,
+    /// A worker has as many batches as it takes.
+    Busy,
 }
 
 impl UnavailableReason {
@@ -55,6 +57,7 @@ impl UnavailableReason {
             UnavailableReason::GpuFailed(_) => "gpu_failed",
             UnavailableReason::Draining => "draining",
             UnavailableReason::Connections => "connections",
+            UnavailableReason::Busy => "busy",
         }
     }
 
@@ -64,6 +67,7 @@ impl UnavailableReason {
             UnavailableReason::GpuFailed(how) => how,
             UnavailableReason::Draining => "the server is shutting down",
             UnavailableReason::Connections => "the server has as many connections as it can take",
+            UnavailableReason::Busy => "the worker has one batch running and one waiting",
         }
     }
 }

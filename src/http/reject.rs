@@ -66,6 +66,15 @@ pub enum Rejection {
     /// 408: the request did not arrive in full in time.
     #[error("the request did not arrive in full within {} s", .0.as_secs_f64())]
     RequestTimeout(Duration),
+    /// 409: a batch with this id has come before, and was another one.
+    #[error("a batch with the id {0:?} was sent before, with other requests")]
+    OtherBatch(Box<str>),
+    /// 413: a batch of more inputs than the worker takes.
+    #[error("the batch has more than {limit} requests; start the worker with a larger --batch-max")]
+    BatchTooLarge {
+        /// The limit.
+        limit: usize,
+    },
     /// 413: the body is longer than the server reads.
     #[error("the body is longer than {limit_bytes} bytes")]
     BodyTooLarge {
@@ -93,6 +102,9 @@ pub enum Rejection {
     /// 422: the batch function rejects this very input.
     #[error("{0}")]
     InputRejected(Box<str>),
+    /// 422: the batch function raised on the whole batch.
+    #[error("{0}")]
+    BatchRaised(Box<str>),
     /// 429: admission turned the request away.
     #[error("{}", sentence(*.reason))]
     Shed {
@@ -133,6 +145,9 @@ pub enum Rejection {
     /// 501: a transfer coding other than `chunked`.
     #[error("the only transfer coding that is understood is chunked")]
     TransferCoding,
+    /// 502: the GPU failed while it ran the batch.
+    #[error("{0}")]
+    BatchLost(&'static str),
     /// 503: nothing is wrong with the request, the server cannot serve it now.
     #[error("{}", .reason.sentence())]
     Unavailable {
@@ -169,15 +184,19 @@ impl Rejection {
             Rejection::NoRoute | Rejection::UnknownModel { .. } => 404,
             Rejection::MethodNotAllowed { .. } => 405,
             Rejection::RequestTimeout(_) => 408,
-            Rejection::BodyTooLarge { .. } | Rejection::InputTooLarge { .. } => 413,
+            Rejection::OtherBatch(_) => 409,
+            Rejection::BodyTooLarge { .. }
+            | Rejection::InputTooLarge { .. }
+            | Rejection::BatchTooLarge { .. } => 413,
             Rejection::TargetTooLong { .. } => 414,
             Rejection::NotJson => 415,
             Rejection::Expectation => 417,
-            Rejection::InputRejected(_) => 422,
+            Rejection::InputRejected(_) | Rejection::BatchRaised(_) => 422,
             Rejection::Shed { .. } | Rejection::DeadlineTooShort { .. } => 429,
             Rejection::HeadersTooLarge { .. } => 431,
             Rejection::Internal | Rejection::OutputTooLarge { .. } => 500,
             Rejection::TransferCoding => 501,
+            Rejection::BatchLost(_) => 502,
             Rejection::Unavailable { .. } => 503,
             Rejection::DeadlinePassed => 504,
             Rejection::Version => 505,
@@ -196,6 +215,10 @@ impl Rejection {
             Rejection::UnknownModel { .. } => "urn:funicular:problem:unknown-model",
             Rejection::MethodNotAllowed { .. } => "urn:funicular:problem:method-not-allowed",
             Rejection::RequestTimeout(_) => "urn:funicular:problem:request-timeout",
+            Rejection::OtherBatch(_) => "urn:funicular:problem:other-batch",
+            Rejection::BatchTooLarge { .. } => "urn:funicular:problem:batch-too-large",
+            Rejection::BatchRaised(_) => "urn:funicular:problem:batch-raised",
+            Rejection::BatchLost(_) => "urn:funicular:problem:batch-lost",
             Rejection::BodyTooLarge { .. } => "urn:funicular:problem:body-too-large",
             Rejection::InputTooLarge { .. } => "urn:funicular:problem:input-too-large",
             Rejection::TargetTooLong { .. } => "urn:funicular:problem:target-too-long",
@@ -237,6 +260,10 @@ impl Rejection {
             | Rejection::UnknownModel { .. }
             | Rejection::MethodNotAllowed { .. }
             | Rejection::InputTooLarge { .. }
+            | Rejection::OtherBatch(_)
+            | Rejection::BatchTooLarge { .. }
+            | Rejection::BatchRaised(_)
+            | Rejection::BatchLost(_)
             | Rejection::NotJson
             | Rejection::Expectation
             | Rejection::InputRejected(_)
@@ -348,6 +375,7 @@ pub const fn reason_phrase(status: u16) -> &'static str {
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",
         501 => "Not Implemented",
+        502 => "Bad Gateway",
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
@@ -358,6 +386,7 @@ pub const fn reason_phrase(status: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::routes::Service;
 
     const UNAVAILABLE: [UnavailableReason; 4] = [
         UnavailableReason::NoGpu,
@@ -418,6 +447,14 @@ mod tests {
             Rejection::NotJson,
             Rejection::Expectation,
             Rejection::InputRejected("too rude".into()),
+            Rejection::OtherBatch("b-1".into()),
+            Rejection::BatchTooLarge { limit: 100 },
+            Rejection::BatchRaised("ValueError".into()),
+            Rejection::BatchLost("the GPU failed"),
+            Rejection::Unavailable {
+                reason: UnavailableReason::Busy,
+                retry_after: Duration::from_millis(50),
+            },
             Rejection::HeadersTooLarge {
                 limit_bytes: 1,
                 limit_count: 1,
@@ -506,9 +543,32 @@ mod tests {
         );
     }
 
+    /// Whether only a worker says so.
+    fn is_of_a_worker(rejection: &Rejection) -> bool {
+        match rejection {
+            Rejection::OtherBatch(_)
+            | Rejection::BatchTooLarge { .. }
+            | Rejection::BatchRaised(_)
+            | Rejection::BatchLost(_) => true,
+            Rejection::Unavailable { reason, .. } => *reason == UnavailableReason::Busy,
+            _ => false,
+        }
+    }
+
+    /// One of each that a server or, with all that a server has, a worker says.
+    fn one_of_each_of(service: Service) -> Vec<Rejection> {
+        let mut all = one_of_each();
+        all.retain(|rejection| service == Service::Batches || !is_of_a_worker(rejection));
+        all
+    }
+
+    fn document_of(service: Service) -> serde_json::Value {
+        serde_json::from_str(service.openapi()).expect("valid JSON")
+    }
+
     /// The distinct values of one member over all problems, sorted.
-    fn values_of(member: &str) -> Vec<String> {
-        let problems = one_of_each();
+    fn values_of(service: Service, member: &str) -> Vec<String> {
+        let problems = one_of_each_of(service);
         let values = problems.iter().map(problem_of);
         let texts = values.filter_map(|problem| Some(problem[member].as_str()?.to_owned()));
         let distinct: std::collections::BTreeSet<String> = texts.collect();
@@ -516,9 +576,13 @@ mod tests {
     }
 
     #[test]
-    fn the_openapi_document_lists_every_type_reason_and_tier_of_a_problem() {
-        let document: serde_json::Value =
-            serde_json::from_str(crate::http::routes::OPENAPI).expect("valid JSON");
+    fn the_openapi_documents_list_every_type_reason_and_tier_of_a_problem() {
+        lists_every_word(Service::Inputs);
+        lists_every_word(Service::Batches);
+    }
+
+    fn lists_every_word(service: Service) {
+        let document = document_of(service);
         let members = &document["components"]["schemas"]["Problem"]["properties"];
         let listed = |member: &str| {
             let words = members[member]["enum"].as_array().expect("an enum");
@@ -529,8 +593,8 @@ mod tests {
             words.sort();
             words
         };
-        assert_eq!(listed("type"), values_of("type"));
-        assert_eq!(listed("reason"), values_of("reason"));
+        assert_eq!(listed("type"), values_of(service, "type"));
+        assert_eq!(listed("reason"), values_of(service, "reason"));
         let mut tiers = Tier::ALL.map(|tier| tier.name().to_owned());
         tiers.sort();
         assert_eq!(listed("tier"), tiers);
@@ -544,14 +608,18 @@ mod tests {
     }
 
     #[test]
-    fn the_openapi_document_and_the_readme_know_every_status() {
-        let document: serde_json::Value =
-            serde_json::from_str(crate::http::routes::OPENAPI).expect("valid JSON");
+    fn the_openapi_documents_and_the_readme_know_every_status() {
+        let document = document_of(Service::Inputs);
         let responses = &document["paths"]["/v1/inference"]["post"]["responses"];
+        let of_worker = document_of(Service::Batches);
+        let of_worker = &of_worker["paths"]["/internal/batch"]["post"]["responses"];
+        for rejection in one_of_each().iter().filter(|one| is_of_a_worker(one)) {
+            assert!(of_worker[rejection.status().to_string()].is_object());
+        }
         let readme = include_str!("../../README.md");
         let (_, table) = readme.split_once("| status |").expect("a table");
         let (table, _) = table.split_once("\n\n").expect("that ends");
-        for rejection in one_of_each() {
+        for rejection in one_of_each_of(Service::Inputs) {
             let status = rejection.status().to_string();
             // What takes POST alone answers no POST with 405.
             assert!(

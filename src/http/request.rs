@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Terms;
+use super::batch::{self, BatchCall};
 use super::inference;
 use super::parse::Head;
 use super::reject::Rejection;
@@ -42,6 +43,8 @@ pub struct Call {
 pub enum Work {
     /// One input for the batch function.
     Infer(Input),
+    /// A batch that was made elsewhere.
+    Run(Box<BatchCall>),
     /// One of the routes that are answered on the spot.
     Show(Route),
 }
@@ -59,10 +62,11 @@ impl Call {
     /// Reads a head. `fresh_id` makes an id for callers that do not send one.
     #[inline(never)]
     pub fn new(head: &Head<'_>, terms: &Terms, fresh_id: impl FnOnce() -> Box<str>) -> Call {
-        let (route, tier, key) = match route(head).and_then(|route| identify(route, head, terms)) {
-            Ok((route, tier, key)) => (Ok(route), tier, key),
-            Err(rejection) => (Err(rejection), terms.default_tier, None),
-        };
+        let (route, tier, key) =
+            match route(head, terms).and_then(|route| identify(route, head, terms)) {
+                Ok((route, tier, key)) => (Ok(route), tier, key),
+                Err(rejection) => (Err(rejection), terms.default_tier, None),
+            };
         Call {
             request_id: head.request_id.map_or_else(fresh_id, Into::into),
             tier,
@@ -91,7 +95,7 @@ impl Call {
 
     /// Whether the body matters at all.
     pub fn wants_body(&self) -> bool {
-        self.route == Ok(Route::Inference)
+        self.route.as_ref().is_ok_and(|route| route.takes_body())
     }
 
     /// Judges the request with its whole body.
@@ -102,17 +106,18 @@ impl Call {
     pub fn work(&self, body: &[u8], terms: &Terms) -> Result<Work, Rejection> {
         match self.route.clone()? {
             Route::Inference => read_input(body, terms).map(Work::Infer),
+            Route::Batch => batch::parse_body(body, terms).map(|batch| Work::Run(Box::new(batch))),
             route => Ok(Work::Show(route)),
         }
     }
 }
 
-fn route(head: &Head<'_>) -> Result<Route, Rejection> {
-    let route = Route::find(head.method, head.path)?;
+fn route(head: &Head<'_>, terms: &Terms) -> Result<Route, Rejection> {
+    let route = Route::find(terms.service(), head.method, head.path)?;
     if let Some(fault) = &head.fault {
         return Err(fault.clone());
     }
-    if route == Route::Inference && head.content_type == ContentType::Other {
+    if route.takes_body() && head.content_type == ContentType::Other {
         return Err(Rejection::NotJson);
     }
     Ok(route)
@@ -124,6 +129,19 @@ fn identify(
     head: &Head<'_>,
     terms: &Terms,
 ) -> Result<(Route, Tier, Option<Arc<Key>>), Rejection> {
+    if route == Route::Batch {
+        // What a server sends is of all tiers, and the tiers were its business.
+        let secret = terms
+            .worker
+            .as_ref()
+            .and_then(|worker| worker.secret.as_ref());
+        return match secret {
+            Some(secret) if !head.bearer.is_some_and(|bearer| secret.is(bearer)) => {
+                Err(Rejection::Unauthorized)
+            }
+            _ => Ok((route, terms.default_tier, None)),
+        };
+    }
     if route != Route::Inference {
         return Ok((route, terms.default_tier, None));
     }

@@ -1,4 +1,5 @@
-//! Identity by API key: which tier a bearer key belongs to, and how fast it may ask.
+//! Identity by API key: which tier a bearer key belongs to, and how fast it may ask. (And [`Secret`], by which servers and
+//! their workers know each other.)
 //!
 //! Used in `keys` mode only. The key file is read once at start; acceptor cores then look keys up concurrently,
 //! without a lock. It holds SHA-256 digests, never the keys themselves:
@@ -22,6 +23,7 @@
 
 mod digest;
 mod limit;
+mod secret;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +46,7 @@ use crate::tier::Tier;
 
 use self::digest::Digest;
 use self::limit::RateLimit;
+pub use self::secret::Secret;
 
 /// The key file cannot be used.
 #[derive(Debug, thiserror::Error)]

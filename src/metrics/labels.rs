@@ -113,6 +113,8 @@ label_values! {
         Hold = "hold",
         /// It held enough for the gap that launching it would leave.
         Paced = "paced",
+        /// It came in whole, from a server that this worker runs batches for.
+        Whole = "whole",
         /// Full, and bound while the batch before it still ran.
         Ahead = "ahead",
         /// A batch of retried tickets.
@@ -137,6 +139,8 @@ label_values! {
         Lost = "lost",
         /// Not within the batch time-out.
         TimedOut = "timeout",
+        /// It was not run: a worker was busy with the batches of others. Its tickets went back to wait.
+        TurnedAway = "turned_away",
     }
 }
 
@@ -165,9 +169,9 @@ pub const GPU_STATES: [&str; 7] = [
 pub const ZONES: [&str; 4] = ["green", "yellow", "red", "limit"];
 
 /// The status codes counted by name, ascending; all others are counted as [`OTHER_CODE`].
-pub const CODES: [u16; 20] = [
-    200, 400, 401, 404, 405, 408, 413, 414, 415, 417, 422, 429, 431, 499, 500, 501, 502, 503, 504,
-    505,
+pub const CODES: [u16; 21] = [
+    200, 400, 401, 404, 405, 408, 409, 413, 414, 415, 417, 422, 429, 431, 499, 500, 501, 502, 503,
+    504, 505,
 ];
 
 /// The label of a status code that is not in [`CODES`].

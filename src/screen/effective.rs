@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::admission::DefaultDeadline;
 use crate::config::keys::{self, Key};
 use crate::config::units::{bytes, grouped, span};
-use crate::config::{Config, Identity, cores};
+use crate::config::{Config, Identity, SecretConfig, cores};
 use crate::tier::Tier;
 
 /// The effective configuration as TOML, with the derived limits above it as comments.
@@ -92,6 +92,7 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
     // Of an executor that is not chosen the defaults hold.
     let simulated = &config.executor.simulated().cloned().unwrap_or_default();
     let python = &config.executor.python().cloned().unwrap_or_default();
+    let remote = &config.executor.remote().cloned().unwrap_or_default();
     let rules = &config.admission;
     let admin = config
         .admin
@@ -139,6 +140,11 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
         (keys::SIM_COLD_START_MS, millis(simulated.cold_start)),
         (keys::SIM_FAULTS, list(&simulated.faults)),
         (keys::SIM_FAULTS_ADMIN, simulated.faults_admin.to_string()),
+        (keys::REMOTE_WORKERS, list(&remote.workers)),
+        (
+            keys::REMOTE_SECRET_FILE,
+            quoted(&secret_file(&config.secret)),
+        ),
         (keys::BODY_MAX_BYTES, limits.body_max_bytes.to_string()),
         (keys::INPUT_MAX_BYTES, limits.input_max_bytes.to_string()),
         (keys::OUTPUT_MAX_BYTES, limits.output_max_bytes.to_string()),
@@ -164,6 +170,12 @@ fn keys_file(identity: &Identity) -> String {
         Identity::Trusted => String::new(),
         Identity::Keys(path) => path.display().to_string(),
     }
+}
+
+/// Likewise.
+fn secret_file(secret: &SecretConfig) -> String {
+    let file = secret.file.as_ref();
+    file.map_or_else(String::new, |path| path.display().to_string())
 }
 
 fn shares(min_share: &[f64; Tier::COUNT]) -> String {

@@ -14,7 +14,8 @@ use crate::admission::DefaultDeadline;
 use crate::admission::Rules;
 use crate::config::units::{bytes, counted, grouped, span};
 use crate::config::{
-    BatchConfig, Config, ExecutorConfig, Identity, PythonConfig, SimulatedConfig, cores,
+    BatchConfig, Config, ExecutorConfig, Identity, PythonConfig, RemoteConfig, Role,
+    SimulatedConfig, cores,
 };
 use crate::tier::Tier;
 
@@ -31,7 +32,11 @@ pub fn start_up(config: &Config, listen: SocketAddr, admin: Option<SocketAddr>) 
         Some(admin) => screen.push_str(&format!("  admin on http://{admin}\n\n")),
         None => screen.push_str("  admin off\n\n"),
     }
-    for (name, text) in facts(config) {
+    let facts = match config.role {
+        Role::Server => facts(config),
+        Role::Worker => worker_facts(config),
+    };
+    for (name, text) in facts {
         screen.push_str(&format!("  {name:<12} {text}\n"));
     }
     if !config.warnings.is_empty() {
@@ -40,9 +45,45 @@ pub fn start_up(config: &Config, listen: SocketAddr, admin: Option<SocketAddr>) 
     for warning in &config.warnings {
         screen.push_str(&format!("  warning: {warning}\n"));
     }
-    let line = curl(listen, &config.identity);
+    let line = match config.role {
+        Role::Server => curl(listen, &config.identity),
+        Role::Worker => worker_curl(config, listen),
+    };
     screen.push_str(&format!("\nTry it:\n  {line}\n"));
     screen
+}
+
+/// What concerns a worker.
+fn worker_facts(config: &Config) -> Vec<(&'static str, String)> {
+    let secret = match &config.secret.secret {
+        Some(_) => "servers have to show it",
+        None => "none: whoever reaches this port may send batches",
+    };
+    let batches = format!(
+        "of up to {} requests, from servers; one runs, one more may wait",
+        grouped(config.batch.batch_max as u64)
+    );
+    let of_a_server = facts(config).into_iter();
+    let shared = of_a_server
+        .filter(|(name, _)| matches!(*name, "connections" | "requests" | "timeouts" | "cores"));
+    let mut all = vec![
+        ("worker for", executor(&config.executor)),
+        ("batches", batches),
+        ("secret", secret.to_owned()),
+    ];
+    all.extend(shared);
+    all
+}
+
+fn worker_curl(config: &Config, listen: SocketAddr) -> String {
+    let secret = match &config.secret.secret {
+        Some(_) => " -H \"Authorization: Bearer $FUNICULAR_WORKER_SECRET\"",
+        None => "",
+    };
+    let url = url(listen, crate::gpu::remote::BATCH_PATH);
+    let body =
+        r#"{"batch_id": "try-1", "requests": [{"request_id": "1", "input": "Hello, Funicular!"}]}"#;
+    format!("curl {url} -H 'Content-Type: application/json'{secret} -d '{body}'")
 }
 
 fn facts(config: &Config) -> Vec<(&'static str, String)> {
@@ -105,6 +146,10 @@ fn executor(executor: &ExecutorConfig) -> String {
         ExecutorConfig::Simulated(simulated) => simulated_batches(simulated),
         ExecutorConfig::Python(PythonConfig { target, bin, .. }) => {
             format!("{target}, run by {}, a process for each GPU", bin.display())
+        }
+        ExecutorConfig::Remote(RemoteConfig { workers }) => {
+            let workers: Vec<String> = workers.iter().map(ToString::to_string).collect();
+            workers.join(", ")
         }
     };
     format!("{}: {text}", executor.name())
@@ -200,14 +245,7 @@ fn identity(config: &Config) -> String {
 
 /// A curl line that works when pasted into any shell on this machine, with a key for `KEY` where callers need one.
 pub fn curl(listen: SocketAddr, identity: &Identity) -> String {
-    let address = reachable(listen);
-    let url = format!("http://{address}/v1/inference");
-    // zsh takes the brackets of an IPv6 address for a pattern.
-    let url = if address.is_ipv6() {
-        format!("'{url}'")
-    } else {
-        url
-    };
+    let url = url(listen, "/v1/inference");
     let key = match identity {
         Identity::Trusted => "",
         Identity::Keys(_) => " -H 'Authorization: Bearer KEY'",
@@ -215,6 +253,16 @@ pub fn curl(listen: SocketAddr, identity: &Identity) -> String {
     format!(
         "curl {url} -H 'Content-Type: application/json'{key} -d '{{\"input\": \"Hello, Funicular!\"}}'"
     )
+}
+
+/// The URL of `path` as any shell takes it: zsh takes the brackets of an IPv6 address for a pattern.
+fn url(listen: SocketAddr, path: &str) -> String {
+    let address = reachable(listen);
+    if address.is_ipv6() {
+        format!("'http://{address}{path}'")
+    } else {
+        format!("http://{address}{path}")
+    }
 }
 
 /// Where this machine reaches a server that listens on `bound`: a wildcard is no address to connect to.

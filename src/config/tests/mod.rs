@@ -4,6 +4,7 @@ mod command_line;
 mod identity;
 mod python;
 mod refused;
+mod workers;
 
 use std::path::Path;
 use std::time::Duration;
@@ -163,6 +164,7 @@ const FILE: &str = "
         min_share = { enterprise = 0.5, paid = 0.11, free = 0.125 }
         [simulated]\nlatency_ms = 11\njitter = 0.11\ncold_start_ms = 11
         faults = ['kind=lost', 'kind=count']\nfaults_admin = true
+        [remote]\nworkers = ['http://file:1', 'http://file:11']\nsecret_file = 'file.secret'
         [limits]\nbody_max_bytes = 1111\ninput_max_bytes = 1111\noutput_max_bytes = 1111
         header_max_bytes = 1111\nheader_max_count = 11\ntarget_max_bytes = 111
         [timeouts]\nheader_ms = 11\nbody_ms = 11\nidle_ms = 11\nwrite_ms = 11
@@ -175,7 +177,8 @@ const LINE: &str = "--listen localhost:2221 --admin off --cores 0,2 --max-connec
         --backlog-red-s 0.222 --backlog-limit-s 2 --min-share paid=0.22 --sim-fault kind=raise,gpu=21,marker=x \
         --python flag.py:f --python-bin flag --python-env 21:A=flag --python-start-timeout-s 22 \
         --batch-timeout-ms 2222 --log-level debug --batch-max 22 --hold-max-ms 22 --patience inf \
-        --sim-latency-ms 22 --sim-jitter 0.22 --sim-cold-start-ms 22 --sim-faults-admin=false --body-max-bytes 2222 \
+        --sim-latency-ms 22 --sim-jitter 0.22 --sim-cold-start-ms 22 --sim-faults-admin=false \
+        --worker http://flag:2 --worker-secret-file flag.secret --body-max-bytes 2222 \
         --input-max-bytes 2222 --output-max-bytes 2222 --header-max-bytes 2222 --header-max-count 22 \
         --target-max-bytes 222 --header-timeout-ms 22 --body-timeout-ms 22 --idle-timeout-ms 22 \
         --write-timeout-ms 22 --drain-delay-ms 22 --drain-grace-ms 2222";
@@ -183,6 +186,11 @@ const LINE: &str = "--listen localhost:2221 --admin off --cores 0,2 --max-connec
 fn expected_of_line() -> Config {
     let ms = Duration::from_millis;
     Config {
+        role: Role::Server,
+        secret: SecretConfig {
+            file: Some(PathBuf::from("flag.secret")),
+            secret: None,
+        },
         listen: "127.0.0.1:2221".parse().expect("an address"),
         admin: None,
         cores: vec![0, 2],
@@ -240,6 +248,7 @@ fn expected_of_line() -> Config {
         log_level: LevelFilter::Debug,
         warnings: vec![
             "the batch function flag.py:f does not run, since the executor is simulated".to_owned(),
+            "remote.workers get no batches, since the executor is simulated".to_owned(),
             "GPUs will fail as scripted: kind=raise,gpu=21,marker=x".to_owned(),
         ],
         auto: Vec::new(),

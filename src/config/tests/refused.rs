@@ -270,6 +270,8 @@ fn every_flag_says_in_plain_words_what_it_takes() {
         "python",
         "python-bin",
         "python-env",
+        "worker",
+        "worker-secret-file",
     ];
     let mut asked = 0;
     for argument in Cli::command().get_arguments() {

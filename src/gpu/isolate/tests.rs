@@ -1,5 +1,7 @@
 //! Searches on scripted executors, with the real collector around them.
 
+mod elsewhere;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -170,8 +172,34 @@ impl Rig {
             .for_each(|text| self.offer_with(text, MINUTE));
     }
 
+    /// Offers tickets that arrive as a batch.
+    fn offer_whole(&mut self, texts: &[&str]) {
+        let now = clock::now();
+        let tickets = texts.iter().map(|&text| {
+            let slot = Arc::new(Slot::new(Handler::new(Blocker::current(), 0)));
+            self.slots.insert(text.to_owned(), Arc::clone(&slot));
+            Box::new(Ticket::new(
+                Input::new(text),
+                Tier::Free,
+                now,
+                now + MINUTE,
+                slot,
+            ))
+        });
+        let offered = self.intake.offer_whole(tickets.collect());
+        offered.expect("the queue has room");
+    }
+
     fn start(
         &mut self,
+        script: impl Fn(usize, usize, &[String]) -> Outcome + Send + Sync + 'static,
+    ) {
+        self.start_with(true, script);
+    }
+
+    fn start_with(
+        &mut self,
+        search: bool,
         script: impl Fn(usize, usize, &[String]) -> Outcome + Send + Sync + 'static,
     ) {
         let script: Script = Arc::new(script);
@@ -188,6 +216,7 @@ impl Rig {
                 reset_max: Duration::from_secs(10),
                 output_max: 1000,
                 canary: Input::new(CANARY),
+                search,
             };
             let driver = Driver::new(Arc::clone(gpu), Box::new(executor), settings);
             self.threads.push(thread::spawn(|| driver.run()));

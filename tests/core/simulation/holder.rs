@@ -108,6 +108,7 @@ impl World {
                 (Lane::Fresh, Launch::Full) => Event::LaunchedFull,
                 (Lane::Fresh, Launch::Hold) => Event::LaunchedHold,
                 (Lane::Fresh, Launch::Paced) => Event::LaunchedPaced,
+                (Lane::Fresh, Launch::Whole) => unreachable!("nobody offers a whole batch here"),
             });
             self.shadow.retried_last[gpu] = batch.lane == Lane::Retry;
             self.launch(gpu, batch);
