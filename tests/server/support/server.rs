@@ -28,7 +28,19 @@ impl Server {
     /// # Panics
     /// If it ends instead.
     pub fn start(flags: &[&str]) -> Server {
-        let mut all = Vec::new();
+        Server::start_as(&[], flags)
+    }
+
+    /// Starts `funicular worker` in the same way.
+    ///
+    /// # Panics
+    /// If it ends instead.
+    pub fn start_worker(flags: &[&str]) -> Server {
+        Server::start_as(&["worker"], flags)
+    }
+
+    fn start_as(command: &[&'static str], flags: &[&str]) -> Server {
+        let mut all = command.to_vec();
         for name in ["--listen", "--admin"] {
             if !flags.contains(&name) {
                 all.extend([name, "127.0.0.1:0"]);
