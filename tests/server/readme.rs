@@ -91,6 +91,10 @@ fn the_key_file_of_the_readme_lets_its_curl_line_in() {
 #[test]
 fn every_start_of_the_readme_is_accepted() {
     let readme = readme();
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "s3cret").expect("written");
+    let secret = secret.to_str().expect("a path");
     let mut count = 0;
     for line in commands(&readme) {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -103,12 +107,21 @@ fn every_start_of_the_readme_is_accepted() {
             // Another program of the workspace.
             None => continue,
         };
+        // A file that the reader makes.
+        let of_reader = |flag| if flag == "secret" { secret } else { flag };
+        let flags: Vec<_> = flags.into_iter().map(of_reader).collect();
+        count += 1;
+        if let ["worker", "--listen", _, flags @ ..] = &flags[..] {
+            // Where the reader has that address.
+            let worker = Server::start_worker(flags);
+            assert_eq!(worker.get("/v2/health/live").status, 200);
+            continue;
+        }
         // `check` takes the flags of a server and ends.
         let flags: Vec<_> = flags.into_iter().filter(|&flag| flag != "check").collect();
         let output = run(&[&["check"], &flags[..]].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{line}: {said}");
-        count += 1;
     }
     assert!(count >= 2, "{count} lines found");
 }
