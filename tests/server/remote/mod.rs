@@ -5,6 +5,7 @@ mod liars;
 mod network;
 mod protocol;
 mod proxy;
+mod python;
 mod stranger;
 
 use std::net::SocketAddr;

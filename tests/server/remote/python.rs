@@ -1,0 +1,95 @@
+//! The user's own function, on workers.
+
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+
+use crate::support::tools::is_there;
+use crate::support::{Client, Server, heavy, in_parallel, unique, wait_for};
+
+use super::{failed, server, traffic, wait_answered, wait_up};
+
+/// Upper case like the simulated executor, except for what it does not take; tells its parameters.
+const FUNCTION: &str = r#"
+import time
+
+def batchstring(inputs, parameters):
+    time.sleep(0.02)
+    if any("poison" in text for text in inputs):
+        raise ValueError("poison")
+    outputs = []
+    for text, known in zip(inputs, parameters):
+        if "rude" in text:
+            outputs.append(ValueError("too rude"))
+        elif text == "tell":
+            outputs.append((str(known), 7))
+        else:
+            outputs.append(text.upper())
+    return outputs
+"#;
+
+fn model() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("model.py");
+    std::fs::write(&file, FUNCTION).expect("written");
+    (folder, file)
+}
+
+fn worker(file: &std::path::Path) -> Server {
+    let target = format!("{}:batchstring", file.display());
+    let mut worker = Server::start_worker(&["--python", &target, "--cores", "1"]);
+    wait_up(&mut worker, 1);
+    worker
+}
+
+#[test]
+fn a_function_of_your_own_runs_on_workers() {
+    if !is_there("python3") {
+        return;
+    }
+    let _machine = heavy();
+    let (_folder, file) = model();
+    let workers = [worker(&file), worker(&file)];
+    let flags = [
+        "--patience",
+        "inf",
+        "--hold-max-ms",
+        "300",
+        "--batch-max",
+        "12",
+    ];
+    let mut server = server(&workers.each_ref().map(Server::listen), &flags);
+    // Parameters on their way out, tokens on their way back.
+    let body = r#"{"input": "tell", "parameters": {"max_tokens": 3}}"#;
+    let told =
+        Client::connect(server.listen()).request(crate::support::client::post_body("", body));
+    assert_eq!(told.output(), "{'max_tokens': 3}");
+    assert_eq!(told.json()["metadata"]["tokens_used"], 7);
+    // One names itself, one has to be found, and the others get their answers.
+    let statuses = in_parallel(12, |index| {
+        let input = unique(["poison", "rude"].get(index).copied().unwrap_or("good"));
+        let response = server.infer(&input);
+        match response.status {
+            200 => drop(response.expect_output(&input)),
+            _ => assert!(response.text().contains("ValueError"), "{response:?}"),
+        }
+        response.status
+    });
+    assert_eq!(statuses[..2], [422, 422]);
+    assert_eq!(failed(&statuses), 2, "{statuses:?}");
+    // A worker that is killed takes its Python along and costs nobody an answer.
+    let [mut victim, _other] = workers;
+    let statuses = traffic(&server, 12, || {
+        wait_answered(&server, 40);
+        victim.signal(Signal::KILL);
+        victim.wait_exit();
+        wait_for("the loss to be noticed", || {
+            server.metric("funicular_gpu_up", &[]) == 1.0
+        });
+        wait_answered(&server, 40);
+    });
+    assert_eq!(failed(&statuses), 0, "of {}", statuses.len());
+    server.wait_for("the other one to serve", |server| {
+        server.infer("a").status == 200
+    });
+}
