@@ -428,7 +428,10 @@ impl Scheduler {
                 if !ticket.is_waiting() {
                     return false;
                 }
-                let left = if ticket.peer.is_gone() {
+                let left = if ticket.deadline <= now {
+                    // Its timer is about to say so too, or the whole machine stood still.
+                    ticket.expire(wakes)
+                } else if ticket.peer.is_gone() {
                     ticket.leave(wakes)
                 } else if let Some(refusal) = sweep.judge(position + 1, ticket.deadline.since(now))
                 {

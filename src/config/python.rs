@@ -18,7 +18,7 @@ const BIN: &str = "python3";
 pub struct PythonConfig {
     /// The batch function: `file.py:function` or `package.module:function`. Without `:function` it is `batchstring`.
     pub target: String,
-    /// The interpreter, or [`AUTO`].
+    /// The interpreter, or `auto`.
     pub bin: PathBuf,
     /// What workers find in their environment beside what the server has in its own.
     pub env: Vec<Variable>,

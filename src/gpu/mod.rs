@@ -145,15 +145,16 @@ impl Gpu {
     /// Takes the GPU out of service and sends its tickets back to wait: what was launched as a retry, once, what was only
     /// staged to where it came from.
     pub fn fail(&self, why: &str, outcome: BatchOutcome) {
+        let before = self.cell.state();
         let (held, is_news) = self.cell.fail(why, clock::now(), false);
         self.collector.down(self.index);
-        if is_news {
-            log::error!(
+        match before {
+            _ if !is_news => log::debug!("gpu {} stays down: {why}", self.index),
+            State::Down | State::Probing => log::warn!("gpu {} stays down: {why}", self.index),
+            _ => log::error!(
                 "gpu {} is down: {why}; it is reset and tested until it works",
                 self.index
-            );
-        } else {
-            log::debug!("gpu {} stays down: {why}", self.index);
+            ),
         }
         held.into_iter().for_each(|held| self.rescue(held, outcome));
     }
@@ -250,7 +251,10 @@ impl Driver {
             State::Gone => return self.gpu.collector.wait_closed(Time::MAX),
         };
         self.gpu.cell.expect_by(Time::MAX);
+        // A thread that comes back late brings stale news: whoever failed the GPU meanwhile has dealt with it.
+        let is_seized = self.gpu.cell.generation() != self.generation;
         match done {
+            Err(_) if is_seized => self.gpu.collector.down(self.gpu.index),
             Ok(()) => {}
             // Whoever seized it has taken it out of service, but this thread may have entered the collector since.
             Err(Trouble::Seized) => self.gpu.collector.down(self.gpu.index),

@@ -1,6 +1,6 @@
 //! Every metric of the server, by family: name, kind, labels and help text.
 //!
-//! Nothing else in the server spells a metric's name; [`super::expose`] takes them from here, and a test there compares
+//! Nothing else in the server spells a metric's name; `expose` takes them from here, and a test there compares
 //! what is exposed with [`ALL`] both ways. The unit is part of the name and is a base unit (seconds, never
 //! milliseconds). Labels are bounded: tiers, status codes, GPUs and the words of [`super::labels`].
 //!

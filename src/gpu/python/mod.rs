@@ -5,8 +5,8 @@
 //!                                           └─ Process: stdout, stderr ──► the log        that calls batchstring
 //! ```
 //!
-//! [`frame`] is the protocol (pure), [`link`] moves its bytes, [`process`] starts, names and kills the worker, [`output`]
-//! turns what the user's code prints into lines of the log, [`worker`] is all of these in one hand. What runs in the
+//! `frame` is the protocol (pure), `link` moves its bytes, `process` starts, names and kills the worker, `output`
+//! turns what the user's code prints into lines of the log, `worker` is all of these in one hand. What runs in the
 //! worker is `worker.py`, which is part of this binary and needs nothing but Python's standard library.
 //!
 //! Nothing here blocks past its time: every wait is one `poll` over the socket, both pipes and the process itself. The
