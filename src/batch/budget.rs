@@ -2,8 +2,8 @@
 //! take the place over. One for all GPUs.
 //!
 //! The share is an exponentially decayed mean over [`WINDOW`]: a burst of searches on a pool that had none runs for a
-//! while whatever it takes, a lasting stream of them settles at [`SHARE_MAX`]. It is up to the caller to ask only while
-//! somebody waits for the GPU: searches on a pool that is idle otherwise cost nobody anything.
+//! while whatever it takes, a lasting stream of them settles at [`SHARE_MAX`]. It only counts while somebody waits for a
+//! GPU: searches on a pool that is idle otherwise cost nobody anything.
 
 use std::time::Duration;
 
@@ -66,9 +66,12 @@ impl SearchBudget {
         self.spent.lock().add(now, took);
     }
 
-    /// `None` while searches may go on in a pool of `gpus` healthy GPUs; else the time after which they may again if none
-    /// runs until then.
-    pub fn exceeded(&self, now: Time, gpus: usize) -> Option<Duration> {
+    /// `None` while searches may go on in a pool of `gpus` healthy GPUs for which `waiting` fresh tickets wait; else the
+    /// time after which they may again if none runs until then.
+    pub fn exceeded(&self, now: Time, waiting: usize, gpus: usize) -> Option<Duration> {
+        if waiting == 0 {
+            return None;
+        }
         self.spent.lock().excess(now, gpus)
     }
 }
@@ -88,7 +91,7 @@ mod tests {
         let budget = SearchBudget::default();
         (1..=1000).map(|run| f64::from(run) / 10.0).find(|&now| {
             (0..searching).for_each(|_| budget.charge(at(now), RUN));
-            budget.exceeded(at(now), gpus).is_some()
+            budget.exceeded(at(now), 1, gpus).is_some()
         })
     }
 
@@ -106,25 +109,35 @@ mod tests {
     fn one_search_is_never_too_much_for_a_pool_that_had_none() {
         let budget = SearchBudget::default();
         (1..=9).for_each(|run| budget.charge(at(f64::from(run) / 10.0), RUN));
-        assert_eq!(budget.exceeded(at(0.9), 1), None);
+        assert_eq!(budget.exceeded(at(0.9), 1, 1), None);
     }
 
     #[test]
     fn after_the_time_it_names_searches_may_go_on() {
         let budget = SearchBudget::default();
         budget.charge(at(20.0), Duration::from_secs(20));
-        let pause = budget.exceeded(at(20.0), 1).expect("all of the time");
+        let pause = budget.exceeded(at(20.0), 1, 1).expect("all of the time");
         let recovered = at(20.0) + pause;
-        assert!(budget.exceeded(recovered - RUN, 1).is_some());
-        assert_eq!(budget.exceeded(recovered + RUN, 1), None);
+        assert!(budget.exceeded(recovered - RUN, 1, 1).is_some());
+        assert_eq!(budget.exceeded(recovered + RUN, 1, 1), None);
+    }
+
+    #[test]
+    fn nothing_is_too_much_while_nobody_waits() {
+        let budget = SearchBudget::default();
+        budget.charge(at(20.0), Duration::from_secs(20));
+        assert_eq!(budget.exceeded(at(20.0), 0, 1), None);
     }
 
     #[test]
     fn losing_gpus_shrinks_what_searches_may_take() {
         let budget = SearchBudget::default();
         budget.charge(at(20.0), Duration::from_secs(20));
-        assert_eq!(budget.exceeded(at(20.0), 4), None);
-        assert!(budget.exceeded(at(20.0), 1).is_some());
-        assert_eq!(budget.exceeded(at(20.0), 0), budget.exceeded(at(20.0), 1));
+        assert_eq!(budget.exceeded(at(20.0), 1, 4), None);
+        assert!(budget.exceeded(at(20.0), 1, 1).is_some());
+        assert_eq!(
+            budget.exceeded(at(20.0), 1, 0),
+            budget.exceeded(at(20.0), 1, 1)
+        );
     }
 }

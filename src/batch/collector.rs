@@ -198,10 +198,9 @@ impl Collector {
     /// Tickets came back to wait, or a GPU went. Where nobody will ever look at the waiting any more, or there is no GPU to
     /// wait for, they are told at once.
     fn returned(&self) {
-        if self.is_closed() {
-            self.fail_waiting(&Failure::Draining);
-        } else if self.capacity.healthy() == 0 {
-            self.fail_waiting(&Failure::NoGpu);
+        let hopeless = self.scheduler.lock().hopeless(self.is_closed());
+        if let Some(failure) = hopeless {
+            self.fail_waiting(&failure);
         }
         self.doorbell.ring();
     }
@@ -247,14 +246,14 @@ impl Collector {
         if self.backlog.total() == 0 && self.handover.is_empty() {
             return [0; Tier::COUNT];
         }
-        if self.capacity.healthy() == 0 {
-            self.fail_waiting(&Failure::NoGpu);
-            return [0; Tier::COUNT];
-        }
         let (now, load) = (clock::now(), Load::of(&self.backlog, &self.capacity));
         let mut wakes = self.mailboxes.gather();
         let mut scheduler = self.scheduler.lock();
         self.seat_arrivals(&mut scheduler);
+        if let Some(failure) = scheduler.hopeless(false) {
+            scheduler.fail_waiting(&failure, &mut wakes);
+            return [0; Tier::COUNT];
+        }
         scheduler.rejudge(now, &self.admission, &load, &mut wakes)
     }
 
@@ -297,11 +296,6 @@ impl Collector {
         let mut wakes = self.mailboxes.gather();
         let mut scheduler = self.scheduler.lock();
         self.seat_arrivals(&mut scheduler);
-        for ticket in scheduler.take_all() {
-            let tier = ticket.tier;
-            if let Some(from) = ticket.fail(failure.clone(), &mut wakes) {
-                self.backlog.left(from, tier);
-            }
-        }
+        scheduler.fail_waiting(failure, &mut wakes);
     }
 }

@@ -9,10 +9,11 @@
 //! Batches that arrive whole, as they do on a worker, come before everything else and know no rule: each is launched as
 //! soon as a GPU is free, and bound ahead whatever its size.
 
+mod dismiss;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::admission::{Admission, Load};
 use crate::batch::Batch;
 use crate::batch::policy::{Decision, Launch, Policy, View, even_gap};
 use crate::batch::pool::{Activity, Pool};
@@ -20,7 +21,7 @@ use crate::batch::promise::Promises;
 use crate::batch::rate::ArrivalRate;
 use crate::clock::Time;
 use crate::queue::{Backlog, Lane, WaitingRoom};
-use crate::ticket::{Failure, Ticket};
+use crate::ticket::Ticket;
 use crate::tier::Tier;
 use crate::wake::Wakes;
 
@@ -407,52 +408,6 @@ impl Scheduler {
         }
         self.backlog.left(lane.state(), ticket.tier);
         None
-    }
-
-    /// Judges everybody who waits again, in the order in which they are claimed. Returns how many were shed, by tier.
-    pub fn rejudge(
-        &mut self,
-        now: Time,
-        admission: &Admission,
-        load: &Load,
-        wakes: &mut Wakes<'_>,
-    ) -> [usize; Tier::COUNT] {
-        let mut shed = [0; Tier::COUNT];
-        let mut position = 0;
-        let backlog = &self.backlog;
-        for tier in Tier::ALL {
-            let Some(sweep) = admission.sweep(now, tier, load) else {
-                continue;
-            };
-            self.room.retain(tier, |ticket| {
-                if !ticket.is_waiting() {
-                    return false;
-                }
-                let left = if ticket.deadline <= now {
-                    // Its timer is about to say so too, or the whole machine stood still.
-                    ticket.expire(wakes)
-                } else if ticket.peer.is_gone() {
-                    ticket.leave(wakes)
-                } else if let Some(refusal) = sweep.judge(position + 1, ticket.deadline.since(now))
-                {
-                    let retry_after = refusal.retry_after;
-                    let left = ticket.refuse(Failure::Shed { retry_after }, wakes);
-                    shed[tier.index()] += usize::from(left.is_some());
-                    left
-                } else {
-                    position += 1;
-                    return true;
-                };
-                left.into_iter().for_each(|from| backlog.left(from, tier));
-                false
-            });
-        }
-        shed
-    }
-
-    /// Takes everybody out of the room, for a server that ends. Uncounts nobody: whoever resolves them does.
-    pub fn take_all(&mut self) -> Vec<Box<Ticket>> {
-        self.room.take_all().collect()
     }
 
     /// The seated tickets of `tier` in `lane`, for checks.

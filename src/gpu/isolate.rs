@@ -16,81 +16,46 @@
 
 use std::time::Duration;
 
-use crate::batch::Batch;
 use crate::clock::{self, Time};
 use crate::config::units::counted;
+use crate::gpu::case::{Case, stopped};
 use crate::gpu::executor::{Half, Outcome};
-use crate::gpu::ride::{CALL_MAX, Returned, returned, tolerance};
-use crate::gpu::search::{Culprit, Search, Seat, Step};
+use crate::gpu::fate::{self, Returned, returned};
+use crate::gpu::ride::{CALL_MAX, tolerance};
+use crate::gpu::search::{Seat, Step};
 use crate::gpu::{Driver, Trouble};
 use crate::metrics::labels::{Abandonment, Isolation, LaunchReason};
 use crate::queue::Lane;
-use crate::ticket::{Failure, Input, Ticket};
-use crate::wake::Wakes;
-
-const NO_TIME: &str = "an input of its batch made the batch function fail, and its deadline left no time to find out which";
-const NO_BUDGET: &str =
-    "an input of its batch made the batch function fail, and too many others do to find out which";
+use crate::ticket::{Input, Output};
 
 /// So much of the batch function's message goes into the log.
 const LOGGED_MAX: usize = 200;
 
-/// A batch under search, as its thread knows it. Its tickets lie in the cell.
+/// A case on this thread: where its tickets lie, and what has become of those that are settled.
 #[derive(Debug)]
-struct Case {
+struct Trial {
     half: Half,
     /// Its size when it failed.
     inputs: usize,
     /// What the function said then, for the log.
     cause: String,
-    search: Search,
-    /// The seat that each ticket in the cell had in the failed batch, in the cell's order.
-    seats: Vec<Seat>,
+    case: Case,
     cleared: usize,
     blamed: usize,
     stopped: usize,
 }
 
-impl Case {
-    fn new(half: Half, inputs: usize, message: String) -> Case {
-        Case {
+impl Trial {
+    fn new(half: Half, inputs: usize, message: String) -> Trial {
+        Trial {
             half,
             inputs,
             cause: shortened(&message),
-            search: Search::new(inputs, message),
-            seats: (0..inputs).collect(),
+            case: Case::new(inputs, message),
             cleared: 0,
             blamed: 0,
             stopped: 0,
         }
-    }
-
-    /// Takes those for whom `leaves` says so out of the cell's `batch`, in order.
-    fn draw(
-        &mut self,
-        batch: &mut Batch,
-        mut leaves: impl FnMut(Seat, &mut Ticket) -> bool,
-    ) -> (Vec<Seat>, Vec<Box<Ticket>>) {
-        let seated = self.seats.drain(..).zip(batch.tickets.drain(..));
-        let (mut leaving, mut staying) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
-        for (seat, mut ticket) in seated {
-            let to = if leaves(seat, &mut ticket) {
-                &mut leaving
-            } else {
-                &mut staying
-            };
-            to.0.push(seat);
-            to.1.push(ticket);
-        }
-        (self.seats, batch.tickets) = staying;
-        leaving
-    }
-
-    /// The inputs of `seats`, which are all there.
-    fn inputs(&self, batch: &Batch, seats: &[Seat]) -> Vec<Input> {
-        let seated = self.seats.iter().zip(&batch.tickets);
-        let chosen = seated.filter(|(seat, _)| seats.binary_search(seat).is_ok());
-        chosen.map(|(_, ticket)| ticket.input.clone()).collect()
     }
 }
 
@@ -103,10 +68,10 @@ impl Driver {
         message: String,
     ) -> Result<(), Trouble> {
         self.left_waiting_at = None;
-        let mut next = Some(Case::new(half, inputs, message));
-        while let Some(mut case) = next.take() {
-            let ended = self.run_search(&mut case, &mut next);
-            self.report(&case, ended.as_ref().err());
+        let mut next = Some(Trial::new(half, inputs, message));
+        while let Some(mut trial) = next.take() {
+            let ended = self.run_search(&mut trial, &mut next);
+            self.report(&trial, ended.as_ref().err());
             ended?;
         }
         self.left_waiting_at = self.full_batch_waits(false).then(clock::now);
@@ -114,20 +79,20 @@ impl Driver {
     }
 
     /// Leaves in `next` the batch that failed in between, to be searched next.
-    fn run_search(&mut self, case: &mut Case, next: &mut Option<Case>) -> Result<(), Trouble> {
+    fn run_search(&mut self, trial: &mut Trial, next: &mut Option<Trial>) -> Result<(), Trouble> {
         // When the server ends, whoever is left is answered as the GPU retires.
         while !self.gpu.collector.is_closed() {
-            if next.is_none() && self.can_spare_a_run(case)? {
-                *next = self.run_others(case.half.other())?;
+            if next.is_none() && self.can_spare_a_run(trial)? {
+                *next = self.run_others(trial.half.other())?;
             }
             // Those who wait for the next search must not find out by their deadlines that it comes too late for them.
             next.as_mut().map_or(Ok(()), |next| self.part(next))?;
-            self.part(case)?;
-            match case.search.step() {
-                Step::Run(seats) => self.run_seats(case, &seats)?,
-                Step::Canary => self.run_canary(case)?,
+            self.part(trial)?;
+            match trial.case.step() {
+                Step::Run(seats) => self.run_seats(trial, &seats)?,
+                Step::Canary => self.run_canary(trial)?,
                 Step::Finished => {
-                    let held = self.gpu.cell.take(self.generation, case.half)?;
+                    let held = self.gpu.cell.take(self.generation, trial.half)?;
                     assert!(
                         held.batch.tickets.is_empty(),
                         "a finished search has settled everybody"
@@ -139,20 +104,19 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether everybody in the case has time for a run more than the search may need, and for another that something
-    /// slipped by.
-    fn can_spare_a_run(&self, case: &Case) -> Result<bool, Trouble> {
+    /// Whether everybody in the case has time for a run of others.
+    fn can_spare_a_run(&self, trial: &Trial) -> Result<bool, Trouble> {
         let (gpu, now) = (&self.gpu, clock::now());
-        let deadlines =
-            |batch: &mut Batch| batch.tickets.iter().map(|ticket| ticket.deadline).min();
-        let first = gpu.cell.edit(self.generation, case.half, deadlines)?;
         let batch_time = gpu.collector.batch_time(gpu.index);
-        let needed = (batch_time + tolerance(batch_time)) * (case.search.runs_left() + 2);
-        Ok(first.is_some_and(|first| now + needed < first))
+        let run = batch_time + tolerance(batch_time);
+        let spares = gpu.cell.edit(self.generation, trial.half, |batch| {
+            trial.case.spares_a_run(batch, now, run)
+        })?;
+        Ok(spares)
     }
 
     /// Runs a full batch of others in `half`, if one waits and no GPU is free for it. Gives it if the function raised.
-    fn run_others(&mut self, half: Half) -> Result<Option<Case>, Trouble> {
+    fn run_others(&mut self, half: Half) -> Result<Option<Trial>, Trouble> {
         let Some(batch) = self.gpu.collector.bind_ahead(self.gpu.index) else {
             return Ok(None);
         };
@@ -174,47 +138,38 @@ impl Driver {
                 self.demux(held.batch.tickets, results, finished);
                 Ok(None)
             }
-            Err(message) => Ok(Some(Case::new(half, times.inputs, message))),
+            Err(message) => Ok(Some(Trial::new(half, times.inputs, message))),
         }
     }
 
     /// Takes out who can't or needn't wait for another run.
-    fn part(&mut self, case: &mut Case) -> Result<(), Trouble> {
+    fn part(&mut self, trial: &mut Trial) -> Result<(), Trouble> {
         let (gpu, now) = (&self.gpu, clock::now());
         let pause = self.over_budget(now);
         let batch_time = gpu.collector.batch_time(gpu.index);
         // With what a run may exceed its time by: better a 503 now, with the time to come back, than a 504 then.
         let run_ends = now + batch_time + tolerance(batch_time);
         let mut wakes = gpu.collector.mailboxes().gather();
-        let (seats, tickets) = gpu.cell.edit(self.generation, case.half, |batch| {
-            case.draw(batch, |_, ticket| {
-                !lives(ticket, now, &mut wakes) || pause.is_some() || ticket.deadline < run_ends
-            })
+        let tickets = gpu.cell.edit(self.generation, trial.half, |batch| {
+            trial
+                .case
+                .part(batch, (now, run_ends), pause.is_some(), &mut wakes)
         })?;
-        case.search.leave(&seats);
-        let failure = Failure::Unavailable {
-            why: pause.map_or(NO_TIME, |_| NO_BUDGET),
-            retry_after: pause.unwrap_or_default() + self.drain_time(),
-        };
-        for ticket in tickets {
-            if ticket.fail(failure.clone(), &mut wakes).is_some() {
-                gpu.recorder()
-                    .tickets()
-                    .abandoned(Abandonment::SearchStopped);
-                case.stopped += 1;
-            }
-        }
+        let given_up = fate::give_up(tickets, &stopped(pause, self.drain_time()), &mut wakes);
+        (0..given_up).for_each(|_| {
+            let tickets = gpu.recorder().tickets();
+            tickets.abandoned(Abandonment::SearchStopped);
+        });
+        trial.stopped += given_up;
         Ok(())
     }
 
     /// Whether others wait for the GPU and searches have had their share; then for how long they must rest.
     fn over_budget(&self, now: Time) -> Option<Duration> {
         let collector = &self.gpu.collector;
-        if collector.backlog().waiting_in(Lane::Fresh) == 0 {
-            return None;
-        }
+        let waiting = collector.backlog().waiting_in(Lane::Fresh);
         let gpus = collector.capacity().healthy();
-        collector.search_budget().exceeded(now, gpus)
+        collector.search_budget().exceeded(now, waiting, gpus)
     }
 
     /// How long the pool needs for those who wait now.
@@ -225,31 +180,24 @@ impl Driver {
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1))
     }
 
-    fn run_seats(&mut self, case: &mut Case, seats: &[Seat]) -> Result<(), Trouble> {
+    fn run_seats(&mut self, trial: &mut Trial, seats: &[Seat]) -> Result<(), Trouble> {
         let (cell, generation) = (&self.gpu.cell, self.generation);
-        let inputs = cell.edit(generation, case.half, |batch| case.inputs(batch, seats))?;
-        let (returned, finished, took) = self.attempt(case.half, LaunchReason::Search, &inputs)?;
+        let case = &trial.case;
+        let inputs = cell.edit(generation, trial.half, |batch| case.inputs(batch, seats))?;
+        let (returned, finished, took) = self.attempt(trial.half, LaunchReason::Search, &inputs)?;
         self.came_back(took, &returned);
         match returned {
-            Err(message) => case.search.failed(message),
-            Ok(results) => {
-                let verdict = case.search.passed();
-                let (_, tickets) = self.gpu.cell.edit(self.generation, case.half, |batch| {
-                    case.draw(batch, |seat, _| {
-                        verdict.cleared.binary_search(&seat).is_ok()
-                    })
-                })?;
-                case.cleared += tickets.len();
-                self.demux(tickets, results, finished);
-                self.blame(case, &verdict.blamed, finished)?;
+            Err(message) => {
+                trial.case.failed(message);
+                Ok(())
             }
+            Ok(results) => self.settle(trial, results, finished),
         }
-        Ok(())
     }
 
-    fn run_canary(&mut self, case: &mut Case) -> Result<(), Trouble> {
+    fn run_canary(&mut self, trial: &mut Trial) -> Result<(), Trouble> {
         let canary = [self.settings.canary.clone()];
-        let (returned, finished, took) = self.attempt(case.half, LaunchReason::Probe, &canary)?;
+        let (returned, finished, took) = self.attempt(trial.half, LaunchReason::Probe, &canary)?;
         let failure = match &returned {
             Ok(results) => results.iter().find_map(|result| result.as_ref().err()),
             Err(message) => Some(message),
@@ -259,8 +207,31 @@ impl Driver {
             return Err(Trouble::Suspect(message.clone()));
         }
         self.came_back(took, &returned);
-        let verdict = case.search.passed();
-        self.blame(case, &verdict.blamed, finished)
+        self.settle(trial, Vec::new(), finished)
+    }
+
+    /// Gives those whom a run cleared its `results`, and those whose guilt it proves what the batch function said.
+    fn settle(
+        &mut self,
+        trial: &mut Trial,
+        results: Vec<Result<Output, String>>,
+        finished: Time,
+    ) -> Result<(), Trouble> {
+        let case = &mut trial.case;
+        let settled = self
+            .gpu
+            .cell
+            .edit(self.generation, trial.half, |batch| case.passed(batch))?;
+        trial.cleared += settled.cleared.len();
+        trial.blamed += settled.blamed.len();
+        self.demux(settled.cleared, results, finished);
+        let (blamed, reasons) = settled
+            .blamed
+            .into_iter()
+            .map(|(ticket, message)| (ticket, Err(message)))
+            .unzip();
+        self.demux(blamed, reasons, finished);
+        Ok(())
     }
 
     /// One run that nothing boards behind: what came back, when, and how long it took.
@@ -294,30 +265,14 @@ impl Driver {
         Ok((returned(outcome?, inputs.len())?, finished, took))
     }
 
-    /// Answers those whose guilt is proven with what the batch function said about each.
-    fn blame(&self, case: &mut Case, culprits: &[Culprit], finished: Time) -> Result<(), Trouble> {
-        for culprit in culprits {
-            let (_, tickets) = self.gpu.cell.edit(self.generation, case.half, |batch| {
-                case.draw(batch, |seat, _| seat == culprit.seat)
-            })?;
-            case.blamed += tickets.len();
-            let results = tickets
-                .iter()
-                .map(|_| Err(culprit.message.clone()))
-                .collect();
-            self.demux(tickets, results, finished);
-        }
-        Ok(())
-    }
-
     /// One line and one count per search, however many inputs it was about.
-    fn report(&self, case: &Case, trouble: Option<&Trouble>) {
+    fn report(&self, trial: &Trial, trouble: Option<&Trouble>) {
         let result = match trouble {
             Some(Trouble::Suspect(_)) => Isolation::SuspectDevice,
             Some(_) => Isolation::Lost,
-            None if !case.seats.is_empty() => return,
-            None if case.stopped > 0 => Isolation::Stopped,
-            None if case.blamed > 0 => Isolation::Blamed,
+            None if trial.case.unsettled() > 0 => return,
+            None if trial.stopped > 0 => Isolation::Stopped,
+            None if trial.blamed > 0 => Isolation::Blamed,
             None => Isolation::Innocent,
         };
         self.gpu.recorder().isolation(result);
@@ -325,26 +280,16 @@ impl Driver {
             "gpu {}: the batch function failed on a batch of {} ({}): {} after {}; {} answered, {} to \
              blame, {} given up, {} left",
             self.gpu.index,
-            case.inputs,
-            case.cause,
+            trial.inputs,
+            trial.cause,
             result.name(),
-            counted(case.search.runs() as u64, "run"),
-            case.cleared,
-            case.blamed,
-            case.stopped,
-            case.seats.len(),
+            counted(trial.case.runs() as u64, "run"),
+            trial.cleared,
+            trial.blamed,
+            trial.stopped,
+            trial.case.unsettled(),
         );
     }
-}
-
-/// Whether somebody still waits for `ticket` and may; if not, it is resolved.
-fn lives(ticket: &mut Ticket, now: Time, wakes: &mut Wakes<'_>) -> bool {
-    if ticket.deadline <= now {
-        let _ = ticket.expire(wakes);
-    } else if ticket.peer.is_gone() {
-        let _ = ticket.leave(wakes);
-    }
-    ticket.state().is_live()
 }
 
 /// The first line of `message`, or so much of it as the log can take.

@@ -7,17 +7,20 @@
 //!                                                                          the moment this one is back
 //! ```
 //!
-//! A batch that a busy device turned away goes back to wait. One on which the function raised is searched for the inputs at fault: [`search`] is pure, `isolate` runs it.
-//! [`executor`] is the trait behind which a GPU hides, [`simulated`] the one that needs none, [`remote`] the one whose GPU
-//! is on another machine; [`health`] says whether
-//! a GPU may serve (pure); [`cell`] is what the thread shares with the [`watchdog`]. A [`Gpu`] is everything about one
-//! GPU that is not its thread's own.
+//! [`fate`] says what becomes of a batch's tickets at its launch, its return and its loss (pure). A batch that a busy
+//! device turned away goes back to wait. One on which the function raised is searched for the inputs at fault: [`search`]
+//! and [`case`] are pure, `isolate` runs them. [`executor`] is the trait behind which a GPU hides, [`simulated`] the one
+//! that needs none, [`remote`] the one whose GPU is on another machine; [`health`] says whether a GPU may serve (pure);
+//! [`cell`] is what the thread shares with the [`watchdog`]. A [`Gpu`] is everything about one GPU that is not its thread's
+//! own.
 //!
 //! Nothing that goes wrong here reaches a caller twice: a batch lies in the cell while it is in hand, and whoever takes
 //! it out — this thread with the results, or whoever fails the GPU — answers it or sends it back to wait.
 
+pub mod case;
 pub mod cell;
 pub mod executor;
+pub mod fate;
 pub mod faults;
 pub mod health;
 mod isolate;
@@ -38,20 +41,20 @@ use crate::batch::collector::{Collector, Work};
 use crate::clock::{self, Time};
 use crate::gpu::cell::{Cell, Held, Seized};
 use crate::gpu::executor::{Executor, Half, Lost};
+use crate::gpu::fate::Rescued;
 use crate::gpu::health::State;
 use crate::metrics::Metrics;
 use crate::metrics::labels::{Abandonment, BatchOutcome};
 use crate::metrics::record::GpuRecorder;
 use crate::ticket::{Failure, Input, Ticket};
 
+pub use self::ride::{CALL_MAX, NOTICE_MAX, tolerance};
+
 /// A device that turned a batch away is left in peace for this long at most.
 const REST_MAX: Duration = Duration::from_secs(1);
 
 /// An idle executor is asked so often whether it is still there.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
-
-/// A ticket is launched at most so often.
-const LAUNCHES_MAX: u8 = 2;
 
 /// What GPU threads need to know of the configuration.
 #[derive(Clone, Debug)]
@@ -160,23 +163,19 @@ impl Gpu {
     }
 
     fn rescue(&self, held: Held, outcome: BatchOutcome) {
-        let Some(launched) = held.launched else {
-            return self.collector.give_back(held.batch);
+        let (since, again, spent) = match fate::rescue(held) {
+            Rescued::Unlaunched(batch) => return self.collector.give_back(batch),
+            Rescued::Launched {
+                since,
+                again,
+                spent,
+            } => (since, again, spent),
         };
         self.recorder()
-            .batch_finished(outcome, clock::now().since(launched));
-        let (again, spent): (Vec<_>, Vec<_>) = held
-            .batch
-            .tickets
-            .into_iter()
-            .partition(|ticket| ticket.launches < LAUNCHES_MAX);
+            .batch_finished(outcome, clock::now().since(since));
         again.iter().for_each(|_| self.recorder().tickets().retry());
         self.collector.retry(again);
-        let failure = Failure::Unavailable {
-            why: "the GPU failed while it ran this request, twice",
-            retry_after: Duration::from_secs(1),
-        };
-        let lost = self.give_up(spent, &failure);
+        let lost = self.give_up(spent, &fate::lost_twice());
         (0..lost).for_each(|_| {
             self.recorder()
                 .tickets()
@@ -196,10 +195,7 @@ impl Gpu {
     /// Answers `tickets` with `failure`, and returns how many of them were still to be answered.
     fn give_up(&self, tickets: Vec<Box<Ticket>>, failure: &Failure) -> usize {
         let mut wakes = self.collector.mailboxes().gather();
-        let failed = tickets
-            .into_iter()
-            .filter_map(|ticket| ticket.fail(failure.clone(), &mut wakes));
-        failed.count()
+        fate::give_up(tickets, failure, &mut wakes)
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::clock::{self, Time};
 use crate::gpu::executor::{Half, Lost, Outcome};
+use crate::gpu::health::State;
 use crate::gpu::{Driver, Trouble};
 use crate::metrics::labels::LaunchReason;
 
@@ -17,6 +18,10 @@ const GRACE: Duration = Duration::from_secs(1);
 impl Driver {
     pub(super) fn recover(&mut self) -> Result<(), Trouble> {
         let (health, _) = self.gpu.cell.look();
+        if health.state() == State::Down {
+            // Whoever failed it has said so; but this thread may have called itself idle in the moment after that.
+            self.gpu.collector.down(self.gpu.index);
+        }
         self.gpu.collector.wait_closed(health.reset_due());
         if self.gpu.collector.is_closed() {
             return Ok(());

@@ -6,23 +6,24 @@ use std::time::Duration;
 use crate::batch::Batch;
 use crate::batch::policy::Launch;
 use crate::clock::{self, Time};
-use crate::gpu::executor::{Half, Lost, Outcome};
+use crate::gpu::executor::{Half, Outcome};
+use crate::gpu::fate::{self, Returned, returned};
 use crate::gpu::{Driver, Trouble};
 use crate::metrics::labels::{BatchOutcome, LaunchReason};
 use crate::queue::Lane;
 use crate::ticket::{Failure, Input, Output, Ticket};
 
 /// Longest time that a call which only copies or looks may take before the watchdog steps in.
-pub(super) const CALL_MAX: Duration = Duration::from_millis(500);
+pub const CALL_MAX: Duration = Duration::from_millis(500);
 
 /// The watchdog steps in this long after the thread itself should have noticed that a batch timed out.
-const NOTICE_MAX: Duration = Duration::from_millis(100);
+pub const NOTICE_MAX: Duration = Duration::from_millis(100);
 
 /// A batch counts as overrunning when it exceeds its expected time by this or a tenth, whichever is more.
 const OVERRUN_MIN: Duration = Duration::from_millis(5);
 
 /// How much longer than its expected time a batch may take before it counts as overrunning.
-pub(super) fn tolerance(batch_time: Duration) -> Duration {
+pub fn tolerance(batch_time: Duration) -> Duration {
     OVERRUN_MIN.max(batch_time / 10)
 }
 
@@ -56,9 +57,6 @@ impl Lead {
         self.staging = (7 * self.staging + staging) / 8;
     }
 }
-
-/// What came back: result i belongs to input i; or what the batch function raised.
-pub(super) type Returned = Result<Vec<Result<Output, String>>, String>;
 
 /// The times of a batch that runs, and how many inputs it has.
 #[derive(Clone, Copy, Debug)]
@@ -156,10 +154,7 @@ impl Driver {
             self.disembark(half.other())?;
         }
         let mut held = self.gpu.cell.take(self.generation, half)?;
-        for ticket in &mut held.batch.tickets {
-            ticket.launches -= 1;
-            ticket.timeline.launched = Time::ZERO;
-        }
+        fate::turned_away(&mut held.batch);
         self.gpu.collector.give_back(held.batch);
         self.gpu.cell.expect_by(clock::now() + CALL_MAX);
         self.executor.check()?;
@@ -176,17 +171,7 @@ impl Driver {
         let mut launched = (LaunchReason::Full, 0);
         let goes = gpu.cell.launch(self.generation, half, now, |batch| {
             launched = (reason(batch), batch.tickets.len());
-            let mut alive = 0;
-            for ticket in &mut batch.tickets {
-                // Its place in the buffer is taken; what counts is that it is answered now and not by this batch.
-                if ticket.deadline <= now {
-                    let _ = ticket.expire(&mut wakes);
-                }
-                alive += usize::from(ticket.state().is_live());
-                ticket.launches += 1;
-                ticket.timeline.launched = now;
-            }
-            alive > 0
+            fate::launch(batch, now, &mut wakes) > 0
         })?;
         drop(wakes);
         if !goes {
@@ -303,40 +288,10 @@ impl Driver {
         finished: Time,
     ) {
         let mut wakes = self.gpu.collector.mailboxes().gather();
-        for (mut ticket, result) in tickets.into_iter().zip(results) {
-            ticket.timeline.finished = finished;
-            let won = match result {
-                Ok(output) if output.text.len() > self.settings.output_max => ticket.fail(
-                    Failure::OutputTooLarge(self.settings.output_max),
-                    &mut wakes,
-                ),
-                Ok(output) => ticket.answer(output, &mut wakes),
-                Err(message) => ticket.fail(Failure::Rejected(message), &mut wakes),
-            };
-            if won.is_none() {
-                self.gpu.recorder().tickets().late_result();
-            }
-        }
-    }
-}
-
-/// What the outcome of a batch of `inputs` inputs means. A wrong number of outputs can't be told apart by input, so it
-/// counts as raised.
-pub(super) fn returned(outcome: Outcome, inputs: usize) -> Result<Returned, Trouble> {
-    match outcome {
-        Outcome::Done(results) if results.len() == inputs => Ok(Ok(results)),
-        Outcome::Done(results) => {
-            let outputs = results.len();
-            Ok(Err(format!(
-                "the batch function returned {outputs} outputs for a batch of {inputs}"
-            )))
-        }
-        Outcome::Raised(message) => Ok(Err(message)),
-        Outcome::Lost(lost) => Err(lost.into()),
-        Outcome::Busy(_) => {
-            Err(Lost("it was busy with the batches of others for too long".to_owned()).into())
-        }
-        Outcome::Pending => unreachable!("only a batch that came back is looked at"),
+        let output_max = self.settings.output_max;
+        let late = fate::demux(tickets, results, finished, output_max, &mut wakes);
+        let counted = self.gpu.recorder().tickets();
+        (0..late).for_each(|_| counted.late_result());
     }
 }
 

@@ -19,26 +19,38 @@ use crate::metrics::labels::{BatchOutcome, ShedReason};
 use crate::tier::Tier;
 
 /// Pause between two looks.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What the watchdog has seen of one GPU thread. Pure.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Suspicion(Option<Time>);
+
+impl Suspicion {
+    /// One look: `overdue` says since when the thread is overdue, see [`crate::gpu::cell::Cell::overdue`]. Whether it was
+    /// so at the last look already, for the same call.
+    pub fn confirmed_by(&mut self, overdue: Option<Time>) -> bool {
+        let confirmed = overdue.is_some() && overdue == self.0;
+        self.0 = overdue;
+        confirmed
+    }
+}
 
 /// The watchdog thread's whole life: until the collector closes.
 pub fn run(gpus: &[Arc<Gpu>], collector: &Collector, metrics: &Metrics) {
-    let mut seen: Vec<Option<Time>> = vec![None; gpus.len()];
+    let mut suspicions = vec![Suspicion::default(); gpus.len()];
     let mut rejudged = Time::ZERO;
     while !collector.is_closed() {
         if clock::now().since(rejudged) >= REJUDGE_EVERY {
             rejudged = clock::now();
             count(collector.rejudge(), metrics);
         }
-        for (gpu, seen) in gpus.iter().zip(&mut seen) {
-            let overdue = gpu.cell().overdue(clock::now());
-            if overdue.is_some() && overdue == *seen {
+        for (gpu, suspicion) in gpus.iter().zip(&mut suspicions) {
+            if suspicion.confirmed_by(gpu.cell().overdue(clock::now())) {
                 gpu.fail(
                     "its executor blocks and does not return",
                     BatchOutcome::TimedOut,
                 );
             }
-            *seen = overdue;
         }
         collector.wait_closed(clock::now() + LOOK_EVERY);
     }

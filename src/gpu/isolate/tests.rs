@@ -16,13 +16,14 @@ use crate::admission::{Admission, Rules};
 use crate::batch::collector::Collector;
 use crate::batch::policy::Policy;
 use crate::batch::schedule::Scheduler;
+use crate::gpu::case::{NO_BUDGET, NO_TIME};
 use crate::gpu::executor::{Executor, Lost, Outcome};
 use crate::gpu::{Gpu, GpuSettings};
 use crate::metrics::labels::BatchOutcome;
 use crate::metrics::{Metrics, Totals};
 use crate::queue::{Doorbell, Intake, handover};
 use crate::slot::{Resolution, Slot};
-use crate::ticket::{Output, Reply, TicketSlot};
+use crate::ticket::{Failure, Output, Reply, Ticket, TicketSlot};
 use crate::tier::Tier;
 use crate::wake::{Handler, Mailbox, Mailboxes};
 
