@@ -13,25 +13,49 @@ pub enum Action {
     Leave,
     /// Half of all callers hang up.
     LeaveInDroves,
-    /// A GPU is lost, with what it runs and what is staged on it.
+    /// A device is lost, with what it runs and what is staged on it, or unnoticed while it is idle.
     Lose,
-    /// A GPU comes back into service.
+    /// A device's next run never ends, or its executor does not return from it in time.
+    Hang,
+    /// A device's next run is many times as slow.
+    Slow,
+    /// A device raises: once, or on everything until it is reset.
+    Raise,
+    /// A device that no reset could bring back can be reset again.
     Recover,
+    /// Nothing arrives for so long that GPUs come back from their longest back-off.
+    Lull,
+    /// For a while only callers come who can't wait for a batch.
+    Impatience,
+    /// The whole machine stands still for a while.
+    Stall,
+    /// The idle GPU threads ask their executors whether they are there, and admission whether a probe is due.
+    Check,
     /// A busy GPU binds its next batch ahead.
     Stage,
     /// A busy GPU overruns and gives back what it has staged.
     Unstage,
+    /// The server takes leave, ends, and another one begins.
+    Drain,
 }
 
-const WEIGHTS: [(Action, usize); 8] = [
-    (Action::Arrive, 400),
-    (Action::Pause, 300),
-    (Action::Leave, 40),
-    (Action::LeaveInDroves, 3),
-    (Action::Lose, 20),
-    (Action::Recover, 30),
-    (Action::Stage, 120),
-    (Action::Unstage, 25),
+const WEIGHTS: [(Action, usize); 16] = [
+    (Action::Arrive, 4000),
+    (Action::Pause, 3000),
+    (Action::Leave, 400),
+    (Action::LeaveInDroves, 30),
+    (Action::Lose, 100),
+    (Action::Hang, 50),
+    (Action::Slow, 50),
+    (Action::Raise, 60),
+    (Action::Recover, 200),
+    (Action::Lull, 60),
+    (Action::Impatience, 15),
+    (Action::Stall, 30),
+    (Action::Check, 200),
+    (Action::Stage, 1200),
+    (Action::Unstage, 250),
+    (Action::Drain, 5),
 ];
 
 /// How many arrivals there are to a pause.

@@ -2,13 +2,21 @@
 
 use std::time::Duration;
 
+use funicular::admission::RETRY_AFTER_MAX;
+use funicular::gpu::case::{NO_BUDGET, NO_TIME};
+use funicular::gpu::fate::lost_twice;
 use funicular::queue::Lane;
 use funicular::slot::{Resolution, State};
+use funicular::ticket::{Failure, Output};
 use funicular::tier::Tier;
 
-use super::gpus::Gpu;
-use super::shadow::{Books, End, Place};
+use super::device::{Mark, answer_to};
+use super::gpus::Phase;
+use super::shadow::{Books, End, Place, Why};
 use super::world::World;
+
+/// The server keeps its means in whole nanoseconds.
+const ROUNDING: f64 = 2e-5;
 
 impl World {
     /// Everything that must be true between two steps.
@@ -25,7 +33,7 @@ impl World {
 
     /// Nobody waits as long as `hold_max` while a GPU is idle, nor past its deadline and a late timer ever.
     pub(super) fn check_waits(&self) {
-        let idle = self.gpus.iter().any(|gpu| matches!(gpu, Gpu::Idle));
+        let idle = self.gpus.iter().any(|gpu| gpu.phase() == Phase::Idle);
         for record in self.shadow.all_waiting() {
             let waited = self.now.since(record.arrived);
             assert!(
@@ -36,19 +44,30 @@ impl World {
         }
     }
 
+    /// What is published of the pool is what the GPUs that serve can do, and nothing of those that do not.
     fn check_pool(&self) {
-        let idle = self
-            .gpus
-            .iter()
-            .filter(|gpu| matches!(gpu, Gpu::Idle))
-            .count();
-        let healthy = self
-            .gpus
-            .iter()
-            .filter(|gpu| !matches!(gpu, Gpu::Down))
-            .count();
-        let published = self.rig.scheduler.pool().capacity();
-        assert_eq!((published.healthy(), published.idle()), (healthy, idle));
+        (0..self.gpus.len()).for_each(|gpu| self.check_gpu(gpu));
+        let serving = || self.gpus.iter().filter(|gpu| gpu.phase() != Phase::Down);
+        let idle = serving().filter(|gpu| gpu.phase() == Phase::Idle).count();
+        let healthy = serving().count();
+        let load = self.load();
+        assert_eq!((load.healthy, load.idle_gpus), (healthy, idle));
+        let means: Vec<f64> = serving().filter_map(|gpu| gpu.mean).collect();
+        assert_eq!(means.len(), healthy, "whoever serves was measured");
+        let batch_max = self.settings.policy.batch_max as f64;
+        let capacity: f64 = means.iter().map(|mean| batch_max / mean).sum();
+        assert!(
+            (load.capacity - capacity).abs() <= ROUNDING * capacity,
+            "a capacity of {} instead of {capacity}",
+            load.capacity
+        );
+        let waiting = Tier::ALL.map(|tier| self.shadow.waiting_by_tier(tier).len() as u32);
+        assert_eq!(load.waiting, waiting);
+        if healthy > 0 {
+            let mean = means.iter().sum::<f64>() / healthy as f64;
+            let found = load.batch_time.as_secs_f64();
+            assert!((found - mean).abs() <= ROUNDING * mean, "L is {found}");
+        }
     }
 
     /// The live count is what went in less what went out, and those seated sit in order.
@@ -108,10 +127,12 @@ impl World {
                 panic!("ticket {id} has not ended")
             };
             let right = match (end, state, resolution) {
-                (End::Answered, State::Done, Resolution::Answered(reply)) => reply
-                    .result
-                    .is_ok_and(|output| output.text == format!("answer to {id}")),
-                (End::Failed, State::Failed, Resolution::Answered(reply)) => reply.result.is_err(),
+                (End::Answered, State::Done, Resolution::Answered(reply)) => {
+                    record.mark == Mark::Good && answers(id, &reply.result)
+                }
+                (End::Failed(why), State::Failed, Resolution::Answered(reply)) => {
+                    self.explains(id, why, reply.result)
+                }
                 (End::Expired, State::Expired, Resolution::Expired) => true,
                 (End::Gone, State::Gone, Resolution::Gone) => true,
                 _ => false,
@@ -122,4 +143,30 @@ impl World {
             );
         }
     }
+
+    /// Whether `result` tells ticket `id` that it failed for `why`. Only a bad input is ever rejected, in its own words.
+    fn explains(&self, id: usize, why: Why, result: Result<Output, Failure>) -> bool {
+        let mark = self.shadow.records[id].mark;
+        let Err(failure) = result else { return false };
+        match (why, failure) {
+            (Why::Rejected, Failure::Rejected(message)) => {
+                mark == Mark::Bad && message == self.settings.function.says_of(id)
+            }
+            (Why::TooLarge, Failure::OutputTooLarge(max)) => {
+                mark == Mark::Long && max == self.settings.gpu.output_max
+            }
+            (Why::LostTwice, failure) => failure == lost_twice(),
+            (Why::NoTime, Failure::Unavailable { why, .. }) => why == NO_TIME,
+            (Why::NoBudget, Failure::Unavailable { why, .. }) => why == NO_BUDGET,
+            (Why::Shed, Failure::Shed { retry_after }) => retry_after <= RETRY_AFTER_MAX,
+            (Why::NoGpu, failure) => failure == Failure::NoGpu,
+            (Why::Draining, failure) => failure == Failure::Draining,
+            _ => false,
+        }
+    }
+}
+
+fn answers(id: usize, result: &Result<Output, Failure>) -> bool {
+    let own = answer_to(&id.to_string());
+    result.as_ref().is_ok_and(|output| output.text == own)
 }

@@ -1,59 +1,142 @@
-//! The world's GPUs: what GPU threads do with their batches.
+//! The world's GPUs: their real cells, their fake devices, and what their threads are about.
 
 use std::time::Duration;
 
 use funicular::batch::Batch;
-use funicular::batch::pool::Activity;
+use funicular::batch::pool::{Activity, BATCH_TIME_MIN};
 use funicular::clock::Time;
-use funicular::queue::Lane;
-use funicular::ticket::{Failure, Input, Output, Ticket};
+use funicular::gpu::cell::Cell;
+use funicular::gpu::executor::Half;
+use funicular::gpu::health::State;
+use funicular::gpu::watchdog::Suspicion;
+use funicular::ticket::{Input, Ticket};
 
-use super::rule;
-use super::shadow::{End, Place};
-use super::tally::Event;
+use super::device::{Device, Run, lost};
+use super::failing::Failures;
+use super::searching::Trial;
 use super::world::World;
 
-/// A ticket is launched at most so often.
-const LAUNCHES_MAX: u8 = 2;
-
-/// One GPU.
-pub enum Gpu {
-    Down,
-    Idle,
-    Busy(Run),
+/// What a GPU's thread is about.
+#[derive(Debug)]
+pub enum Thread {
+    /// Its GPU is down, and waits for its reset.
+    Resting,
+    /// Its executor is reset, until then.
+    Resetting(Time),
+    /// It runs a canary before it serves.
+    Trying(Run),
+    /// At the collector. It asks its executor whether it is still there at the time given.
+    Idle(Time),
+    /// It runs a canary although it serves.
+    Probing(Run),
+    Riding(Ride),
+    Searching(Box<Trial>),
+    /// In the middle of a step.
+    Acting,
 }
 
-/// A batch that runs, and the one that boards meanwhile.
-pub struct Run {
-    launched: Time,
-    pub expected: Time,
-    back: Time,
-    inputs: Vec<Input>,
-    batch: Batch,
-    staged: Option<Batch>,
+/// A batch that runs, and whether the next one has boarded.
+#[derive(Debug)]
+pub struct Ride {
+    pub half: Half,
+    pub run: Run,
+    pub ahead: bool,
+}
+
+/// What a GPU does for the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Down,
+    Idle,
+    Busy,
+}
+
+/// One GPU.
+pub struct Gpu {
+    pub cell: Cell,
+    pub device: Device,
+    pub thread: Thread,
+    /// The generation of the cell that the thread acts in.
+    pub generation: u64,
+    /// The half that the next batch is staged into.
+    pub half: Half,
+    /// Whether the watchdog has failed it while the thread was away.
+    pub seized: bool,
+    pub suspicion: Suspicion,
+    pub failures: Failures,
+    /// The mean batch time in seconds, kept by hand.
+    pub mean: Option<f64>,
 }
 
 impl Gpu {
-    /// When its batch comes back.
-    pub fn back(&self) -> Option<Time> {
-        self.run().map(|run| run.back)
+    pub fn new(now: Time) -> Gpu {
+        Gpu {
+            cell: Cell::new(now),
+            device: Device::default(),
+            thread: Thread::Resting,
+            generation: 0,
+            half: Half::A,
+            seized: false,
+            suspicion: Suspicion::default(),
+            failures: Failures::default(),
+            mean: None,
+        }
+    }
+
+    pub fn phase(&self) -> Phase {
+        match self.thread {
+            _ if self.seized => Phase::Down,
+            Thread::Resting | Thread::Resetting(_) | Thread::Trying(_) => Phase::Down,
+            Thread::Idle(_) => Phase::Idle,
+            Thread::Probing(_) | Thread::Riding(_) | Thread::Searching(_) | Thread::Acting => {
+                Phase::Busy
+            }
+        }
     }
 
     pub fn run(&self) -> Option<&Run> {
-        match self {
-            Gpu::Busy(run) => Some(run),
-            Gpu::Down | Gpu::Idle => None,
+        match &self.thread {
+            Thread::Trying(run) | Thread::Probing(run) => Some(run),
+            Thread::Riding(ride) => Some(&ride.run),
+            Thread::Searching(trial) => Some(&trial.run),
+            _ => None,
         }
     }
+
+    pub fn run_mut(&mut self) -> Option<&mut Run> {
+        match &mut self.thread {
+            Thread::Trying(run) | Thread::Probing(run) => Some(run),
+            Thread::Riding(ride) => Some(&mut ride.run),
+            Thread::Searching(trial) => Some(&mut trial.run),
+            _ => None,
+        }
+    }
+
+    /// When its thread does something by itself.
+    pub fn acts_at(&self) -> Time {
+        match self.thread {
+            Thread::Resting => self.cell.look().0.reset_due(),
+            Thread::Resetting(at) | Thread::Idle(at) => at,
+            _ => self.run().map_or(Time::MAX, |run| run.returns),
+        }
+    }
+
+    pub fn measured(&mut self, took: Duration) {
+        let took = took.max(BATCH_TIME_MIN).as_secs_f64();
+        self.mean = Some(self.mean.map_or(took, |mean| 0.9 * mean + 0.1 * took));
+    }
+}
+
+/// The number by which the shadow knows the ticket of `input`.
+pub fn id_in(input: &Input) -> usize {
+    let id = input.text.split(' ').next().unwrap_or_default();
+    id.parse()
+        .expect("an input begins with its ticket's number")
 }
 
 /// The number by which the shadow knows `ticket`.
 pub fn id_of(ticket: &Ticket) -> usize {
-    ticket
-        .input
-        .text
-        .parse()
-        .expect("an input is the ticket's number")
+    id_in(&ticket.input)
 }
 
 /// The numbers of the tickets of `batch`.
@@ -62,235 +145,37 @@ pub fn ids_of(batch: &Batch) -> Vec<usize> {
 }
 
 impl World {
-    /// Launches a bound batch, unless nobody of it is left alive.
-    pub(super) fn launch(&mut self, gpu: usize, mut batch: Batch) {
-        assert!((1..=self.shadow.batch_max(batch.lane)).contains(&batch.tickets.len()));
-        let mut alive = 0;
-        for ticket in &mut batch.tickets {
-            alive += usize::from(self.launch_one(gpu, batch.lane, ticket));
-        }
-        if alive == 0 {
-            self.gpus[gpu] = Gpu::Idle;
-            return self.rig.set_activity(gpu, Activity::Idle(self.now));
-        }
-        self.rig.scheduler.launched(gpu, self.now);
-        let expected = self.now + self.rig.scheduler.batch_time(gpu);
-        let back = self.now + self.any_batch_time();
-        let inputs = batch
-            .tickets
-            .iter()
-            .map(|ticket| ticket.input.clone())
-            .collect();
-        self.gpus[gpu] = Gpu::Busy(Run {
-            launched: self.now,
-            expected,
-            back,
-            inputs,
-            batch,
-            staged: None,
-        });
-    }
-
-    fn launch_one(&mut self, gpu: usize, lane: Lane, ticket: &mut Ticket) -> bool {
-        let id = id_of(ticket);
-        if ticket.deadline <= self.now {
-            let mut wakes = self.rig.mailboxes.gather();
-            if ticket.expire(&mut wakes).is_some() {
-                self.shadow.resolve(id, End::Expired);
-                self.tally.note(Event::ExpiredAtLaunch);
-            }
-        }
-        let record = &mut self.shadow.records[id];
-        let launches_before = u8::from(lane == Lane::Retry);
-        assert_eq!(
-            (ticket.launches, record.launches),
-            (launches_before, launches_before),
-            "ticket {id}"
-        );
-        ticket.launches += 1;
-        record.launches += 1;
-        match record.place {
-            Place::Bound(bound_to) => {
-                assert_eq!(bound_to, gpu, "ticket {id} is bound to another GPU")
-            }
-            Place::Ended(_) => {}
-            Place::Waiting(_) => panic!("ticket {id} is launched while it waits"),
-        }
-        ticket.state().is_live()
-    }
-
-    fn any_batch_time(&mut self) -> Duration {
-        let jitter = self.settings.jitter;
-        let factor = if self.random.chance(0.02) {
-            4.0
-        } else {
-            self.random.between(1.0 - jitter, 1.0 + jitter)
-        };
-        self.settings.batch_time.mul_f64(factor)
-    }
-
-    /// The batch of `gpu` comes back.
-    pub(super) fn finish(&mut self, gpu: usize) {
-        let Gpu::Busy(run) = std::mem::replace(&mut self.gpus[gpu], Gpu::Idle) else {
-            panic!("only a busy GPU finishes")
-        };
-        self.rig
-            .scheduler
-            .measured(gpu, self.now.since(run.launched));
-        match run.staged {
-            Some(batch) => self.launch(gpu, batch),
-            None => self.rig.set_activity(gpu, Activity::Idle(self.now)),
-        }
-        let mut wakes = self.rig.mailboxes.gather();
-        for (ticket, input) in run.batch.tickets.into_iter().zip(run.inputs) {
-            let id = id_of(&ticket);
-            let output = Output {
-                text: format!("answer to {}", input.text),
-                tokens: None,
-            };
-            let won = ticket.answer(output, &mut wakes).is_some();
-            let live = matches!(self.shadow.records[id].place, Place::Bound(_));
-            assert_eq!(won, live, "the answer of ticket {id}");
-            if won {
-                self.shadow.resolve(id, End::Answered);
-            } else {
-                self.tally.note(Event::Late);
-            }
-        }
-    }
-
-    /// `gpu` has passed its canary.
-    pub(super) fn enter_service(&mut self, gpu: usize) {
-        self.rig.scheduler.forget(gpu);
-        let took = self.any_batch_time();
-        self.rig.scheduler.measured(gpu, took);
-        self.gpus[gpu] = Gpu::Idle;
-        self.rig.set_activity(gpu, Activity::Idle(self.now));
-    }
-
-    fn any_gpu(&mut self, fits: impl Fn(&Gpu) -> bool) -> Option<usize> {
+    pub(super) fn any_gpu(&mut self, fits: impl Fn(&Gpu) -> bool) -> Option<usize> {
         let fit: Vec<usize> = (0..self.gpus.len())
             .filter(|&gpu| fits(&self.gpus[gpu]))
             .collect();
         (!fit.is_empty()).then(|| self.random.pick(&fit))
     }
 
-    pub(super) fn recover_any(&mut self) {
-        if let Some(gpu) = self.any_gpu(|gpu| matches!(gpu, Gpu::Down)) {
-            self.enter_service(gpu);
-        }
-    }
-
-    pub(super) fn stage_any(&mut self) {
-        let Some(gpu) = self.any_gpu(|gpu| gpu.run().is_some_and(|run| run.staged.is_none()))
-        else {
-            return;
-        };
-        self.rig.drain(|_| {});
-        let lane = rule::next_lane(&self.shadow, gpu);
-        let full = |lane: &Lane| self.shadow.waiting_in(*lane) >= self.shadow.batch_max(*lane);
-        let tries = lane.filter(|lane| self.pool(gpu).idle == 0 && full(lane));
-        let mut wakes = self.rig.mailboxes.gather();
-        let bound = self.rig.scheduler.bind_ahead(gpu, self.now, &mut wakes);
-        drop(wakes);
-        match (bound, tries) {
-            (Some(batch), Some(_)) => {
-                assert_eq!(Some(batch.lane), lane);
-                assert_eq!(
-                    batch.tickets.len(),
-                    self.shadow.batch_max(batch.lane),
-                    "only a full batch is bound ahead"
-                );
-                self.claim_is_right(gpu, &batch);
-                self.shadow.retried_last[gpu] = batch.lane == Lane::Retry;
-                let Gpu::Busy(run) = &mut self.gpus[gpu] else {
-                    unreachable!("it was busy")
-                };
-                run.staged = Some(batch);
-                self.tally.note(Event::Staged);
+    /// The GPU's health, its activity in the pool and what its thread is about are one.
+    pub(super) fn check_gpu(&self, gpu: usize) {
+        let it = &self.gpus[gpu];
+        let activity = self.rig.scheduler.pool().activity(gpu);
+        let state = it.cell.state();
+        let one = match it.phase() {
+            Phase::Down => activity == Activity::Down && !state.in_service(),
+            Phase::Idle => matches!(activity, Activity::Idle(_)) && state == State::Ready,
+            Phase::Busy => {
+                let probes = matches!(it.thread, Thread::Probing(_));
+                let as_it_runs = if probes { State::Ready } else { State::Busy };
+                matches!(activity, Activity::Busy(_)) && state == as_it_runs
             }
-            (None, Some(lane)) => {
-                // Enough were counted, but some turned out to be dead, and the rest waits on.
-                let claim = self.shadow.claimable(lane, self.now);
-                assert!(
-                    claim.bound.len() < self.shadow.batch_max(lane),
-                    "a full batch was not bound"
-                );
-                self.shadow.claimed(&claim, lane, gpu);
-                claim
-                    .bound
-                    .iter()
-                    .for_each(|&id| self.shadow.give_back(id, lane));
-                self.tally.note(Event::StagedInVain);
-            }
-            (bound, None) => assert!(
-                bound.is_none(),
-                "bound ahead although a GPU is idle or the batch is not full"
-            ),
-        }
-    }
-
-    pub(super) fn unstage_any(&mut self) {
-        if let Some(gpu) = self.any_gpu(|gpu| gpu.run().is_some_and(|run| run.staged.is_some())) {
-            let Gpu::Busy(run) = &mut self.gpus[gpu] else {
-                unreachable!("it was busy")
-            };
-            let staged = run.staged.take();
-            staged.into_iter().for_each(|batch| self.give_back(batch));
-        }
-    }
-
-    fn give_back(&mut self, batch: Batch) {
-        ids_of(&batch)
-            .into_iter()
-            .for_each(|id| self.shadow.give_back(id, batch.lane));
-        self.rig.scheduler.give_back(batch);
-        self.tally.note(Event::GivenBack);
-        self.rig.ring();
-    }
-
-    pub(super) fn lose_any(&mut self) {
-        let Some(gpu) = self.any_gpu(|gpu| !matches!(gpu, Gpu::Down)) else {
-            return;
         };
-        let was = std::mem::replace(&mut self.gpus[gpu], Gpu::Down);
-        self.rig.set_activity(gpu, Activity::Down);
-        self.rig.ring();
-        let Gpu::Busy(run) = was else { return };
-        let staged_first = self.random.chance(0.5);
-        let (first, last) = if staged_first {
-            (run.staged, None)
-        } else {
-            (None, run.staged)
-        };
-        first.into_iter().for_each(|batch| self.give_back(batch));
-        self.rescue(run.batch);
-        last.into_iter().for_each(|batch| self.give_back(batch));
+        assert!(
+            one,
+            "gpu {gpu} is {state:?}, {activity:?} in the pool, and its thread at {:?}",
+            it.thread
+        );
     }
+}
 
-    /// Sends the tickets of a lost batch back to wait, once each.
-    fn rescue(&mut self, batch: Batch) {
-        let (again, spent): (Vec<_>, Vec<_>) = batch
-            .tickets
-            .into_iter()
-            .partition(|ticket| ticket.launches < LAUNCHES_MAX);
-        again
-            .iter()
-            .for_each(|ticket| self.shadow.retry(id_of(ticket)));
-        again.iter().for_each(|_| self.tally.note(Event::Retried));
-        self.rig.scheduler.retry(again);
-        self.rig.ring();
-        let mut wakes = self.rig.mailboxes.gather();
-        for ticket in spent {
-            let id = id_of(&ticket);
-            let failure = Failure::Unavailable {
-                why: "lost twice",
-                retry_after: Duration::from_secs(1),
-            };
-            if ticket.fail(failure, &mut wakes).is_some() {
-                self.shadow.resolve(id, End::Failed);
-                self.tally.note(Event::LostTwice);
-            }
-        }
-    }
+/// Takes the device of `run` away in the middle of it.
+pub fn cut_short(run: &mut Run, now: Time) {
+    run.returns = now;
+    run.outcome = lost();
 }

@@ -4,7 +4,7 @@ use funicular::batch::Batch;
 use funicular::batch::policy::Launch;
 use funicular::queue::Lane;
 
-use super::gpus::{Gpu, ids_of};
+use super::gpus::{Gpu, Phase, ids_of};
 use super::rule::{self, Pool, Verdict};
 use super::tally::Event;
 use super::world::World;
@@ -35,7 +35,7 @@ impl World {
 
     fn token_holder(&mut self) -> Option<usize> {
         let idle: Vec<usize> = (0..self.gpus.len())
-            .filter(|&gpu| matches!(self.gpus[gpu], Gpu::Idle))
+            .filter(|&gpu| self.gpus[gpu].phase() == Phase::Idle)
             .collect();
         if self.holder.is_none_or(|gpu| !idle.contains(&gpu)) {
             self.rig.pass_token();
@@ -49,22 +49,15 @@ impl World {
     }
 
     pub(super) fn pool(&self, gpu: usize) -> Pool {
+        let phases = || self.gpus.iter().map(Gpu::phase);
         Pool {
-            healthy: self
-                .gpus
-                .iter()
-                .filter(|gpu| !matches!(gpu, Gpu::Down))
-                .count(),
-            idle: self
-                .gpus
-                .iter()
-                .filter(|gpu| matches!(gpu, Gpu::Idle))
-                .count(),
+            healthy: phases().filter(|phase| *phase != Phase::Down).count(),
+            idle: phases().filter(|phase| *phase == Phase::Idle).count(),
             expected: self
                 .gpus
                 .iter()
-                .filter_map(Gpu::run)
-                .map(|run| run.expected)
+                .filter(|gpu| gpu.phase() == Phase::Busy)
+                .filter_map(|gpu| Some(gpu.run()?.expected))
                 .collect(),
             batch_time: self.rig.scheduler.batch_time(gpu),
         }
@@ -111,7 +104,7 @@ impl World {
                 (Lane::Fresh, Launch::Whole) => unreachable!("nobody offers a whole batch here"),
             });
             self.shadow.retried_last[gpu] = batch.lane == Lane::Retry;
-            self.launch(gpu, batch);
+            self.ride(gpu, batch);
         }
     }
 

@@ -1,24 +1,44 @@
-//! A deterministic simulation of the core: weighted random actions on a virtual clock, fake GPUs, and naive lists that
-//! say after each step what must be true.
+//! A deterministic simulation of the whole core: weighted random actions on a virtual clock, fake devices, and naive lists
+//! that say after each step what must be true.
 //!
-//! * [`settings`]: what a seed fixes for its whole run (GPUs, launch rule, batch times, load).
+//! The world:
+//! * [`settings`]: what a seed fixes for its whole run (GPUs, launch rule, admission, batch times, load).
 //! * [`action`]: what may happen, and how often.
 //! * [`world`]: the clock, the callers and the timers; it performs actions.
-//! * [`gpus`]: the world's GPUs, which do what GPU threads do, and [`holder`], the one of them that launches next.
-//! * [`shadow`]: where every ticket is, in plain lists; [`rule`]: what the launch rule must say, recomputed from those.
-//! * [`check`]: the comparison of the core with its shadow, and the invariants.
+//! * [`device`]: fake devices and the batch function; what may be wrong with them.
+//! * [`gpus`]: their threads, which do what GPU threads do: [`holder`] (who launches next), [`riding`], [`boarding`],
+//!   [`searching`] for bad inputs, [`failing`] and coming back.
+//! * [`watching`]: the watchdog, which judges those who wait again and fails GPUs whose executors block.
+//! * [`drain`]: the end of the server.
+//!
+//! What is checked:
+//! * [`shadow`]: where every ticket is, in plain lists.
+//! * [`rule`]: what the launch rule must say, and [`door`]: what admission must say, recomputed the long way.
+//! * [`check`]: the comparison of the core with its shadow, and the invariants, after each step.
 //! * [`tally`]: what happened how often, so that a simulation in which nothing happens does not pass.
+//!
+//! Real are all parts that decide: admission, scheduler, hand-over, doorbell, tickets and slots, health, cells, searches and
+//! their budget, the watchdog's patience, and what becomes of the tickets of a batch. The world only calls them in the order
+//! in which the threads do, and takes the place of clock, devices and sockets.
 //!
 //! A failure prints the seed and the step; `FUNICULAR_SEED=n` replays that seed alone, `FUNICULAR_SEEDS=n` runs n of them.
 
 mod action;
+mod boarding;
 mod check;
+mod device;
+mod door;
+mod drain;
+mod failing;
 mod gpus;
 mod holder;
+mod riding;
 mod rule;
+mod searching;
 mod settings;
 mod shadow;
 mod tally;
+mod watching;
 mod world;
 
 use std::ops::Range;

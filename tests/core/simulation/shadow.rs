@@ -11,13 +11,32 @@ use funicular::ticket::TicketSlot;
 use funicular::tier::Tier;
 use may::sync::Blocker;
 
+use super::device::Mark;
+
 /// How a ticket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Answered,
-    Failed,
+    Failed(Why),
     Expired,
     Gone,
+}
+
+/// Why a ticket was not answered with an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The batch function can't stand it.
+    Rejected,
+    TooLarge,
+    LostTwice,
+    /// A search for bad inputs had no time for it.
+    NoTime,
+    /// Searches had had their share.
+    NoBudget,
+    /// Judged again.
+    Shed,
+    NoGpu,
+    Draining,
 }
 
 /// Where a ticket is.
@@ -38,6 +57,8 @@ pub struct Record {
     pub timer: Time,
     /// Whether its connection is closed already.
     pub hung_up: bool,
+    /// What its input does to the batch function.
+    pub mark: Mark,
     pub place: Place,
     pub launches: u8,
     /// Its place in the order of its lane.
@@ -104,6 +125,30 @@ impl Shadow {
             .into_iter()
             .map(|tier| self.waiting(lane, tier).len())
             .sum()
+    }
+
+    /// Everybody who waits, in the order in which they are judged again.
+    pub fn waiting_by_tier(&self, tier: Tier) -> Vec<usize> {
+        let lanes = [Lane::Retry, Lane::Fresh].into_iter();
+        lanes
+            .flat_map(|lane| self.waiting(lane, tier))
+            .copied()
+            .collect()
+    }
+
+    /// Ids of all who wait.
+    pub fn waiting_ids(&self) -> Vec<usize> {
+        self.lanes.iter().flatten().flatten().copied().collect()
+    }
+
+    /// Whether ticket `id` is still to be resolved.
+    pub fn is_live(&self, id: usize) -> bool {
+        self.live.contains(&id)
+    }
+
+    /// Whether ticket `id` is in a batch of `gpu` and somebody still waits for it.
+    pub fn is_bound(&self, id: usize, gpu: usize) -> bool {
+        self.records[id].place == Place::Bound(gpu)
     }
 
     /// Everybody who waits, as records.

@@ -9,7 +9,7 @@ use funicular::batch::pool::Activity;
 use funicular::batch::schedule::{Advice, Scheduler};
 use funicular::clock::Time;
 use funicular::queue::{Backlog, Doorbell, Handover, Intake, handover};
-use funicular::ticket::Ticket;
+use funicular::ticket::{Failure, Ticket};
 use funicular::tier::Tier;
 use funicular::wake::{Mailbox, Mailboxes};
 use rustix::event::{EventfdFlags, eventfd};
@@ -42,6 +42,7 @@ pub struct Rig {
     ear: Receiver<()>,
     looks: Looks,
     again: Time,
+    closed: bool,
 }
 
 impl Rig {
@@ -60,6 +61,7 @@ impl Rig {
             ear,
             looks,
             again: Time::ZERO,
+            closed: false,
         }
     }
 
@@ -83,9 +85,26 @@ impl Rig {
         }
     }
 
-    /// Wakes the holder for any other news.
-    pub fn ring(&self) {
+    /// Tickets came back to wait, or a GPU went. Returns what everybody who waits was told if nobody is left to wait for.
+    pub fn returned(&mut self) -> Option<Failure> {
+        let hopeless = self.scheduler.hopeless(self.closed);
+        if let Some(failure) = &hopeless {
+            self.fail_waiting(failure);
+        }
         self.doorbell.ring();
+        hopeless
+    }
+
+    /// Answers everybody who waits with `failure`.
+    pub fn fail_waiting(&mut self, failure: &Failure) {
+        self.drain(|_| {});
+        let mut wakes = self.mailboxes.gather();
+        self.scheduler.fail_waiting(failure, &mut wakes);
+    }
+
+    /// Nobody will look at those who wait any more.
+    pub fn close(&mut self) {
+        self.closed = true;
     }
 
     /// Seats what was handed over; `seen` is shown each ticket.
