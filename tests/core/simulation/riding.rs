@@ -204,6 +204,14 @@ impl World {
 
     /// What came back from `run`; `None` if that was the end of the GPU, or of the thread's claim to it.
     pub(super) fn returned_by(&mut self, gpu: usize, run: Run) -> Option<Returned> {
+        if self.gpus[gpu].seized {
+            // Whatever it brings but a whole batch of outputs says nothing about how long a batch takes.
+            if matches!(&run.outcome, Outcome::Done(results) if results.len() == run.inputs) {
+                self.measured(gpu, self.now.since(run.launched));
+            }
+            self.went_nowhere(gpu);
+            return None;
+        }
         if run.outcome == Outcome::Pending {
             self.tally.note(Event::TimedOut);
             self.fail(gpu);
@@ -214,13 +222,6 @@ impl World {
             self.fail(gpu);
             return None;
         };
-        if self.gpus[gpu].seized {
-            if returned.is_ok() {
-                self.measured(gpu, self.now.since(run.launched));
-            }
-            self.went_nowhere(gpu);
-            return None;
-        }
         Some(returned)
     }
 

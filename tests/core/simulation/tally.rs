@@ -46,6 +46,7 @@ events! {
     /// A waiting ticket was judged again and shed.
     Rejudged,
     GoneAtRejudge,
+    ExpiredAtRejudge,
     /// A waiting ticket was told that the last GPU is down.
     WithoutGpu,
     LostInRun,

@@ -103,6 +103,12 @@ impl World {
     fn judged_again(&mut self, id: usize, ahead: &mut usize, load: &Load) -> bool {
         let record = &self.shadow.records[id];
         let state = record.slot.state();
+        if record.deadline <= self.now {
+            assert_eq!(state, State::Expired, "ticket {id} is past its deadline");
+            self.tally.note(Event::ExpiredAtRejudge);
+            self.shadow.resolve(id, End::Expired);
+            return false;
+        }
         if record.hung_up {
             assert_eq!(state, State::Gone, "ticket {id} is gone");
             self.tally.note(Event::GoneAtRejudge);
