@@ -19,6 +19,8 @@ pub enum Action {
     Hang,
     /// A device's next run is many times as slow.
     Slow,
+    /// A device is busy with somebody else's batch and will turn the next one away.
+    Occupy,
     /// A device raises: once, or on everything until it is reset.
     Raise,
     /// A device that no reset could bring back can be reset again.
@@ -39,7 +41,7 @@ pub enum Action {
     Drain,
 }
 
-const WEIGHTS: [(Action, usize); 16] = [
+const WEIGHTS: [(Action, usize); 17] = [
     (Action::Arrive, 4000),
     (Action::Pause, 3000),
     (Action::Leave, 400),
@@ -47,6 +49,7 @@ const WEIGHTS: [(Action, usize); 16] = [
     (Action::Lose, 100),
     (Action::Hang, 50),
     (Action::Slow, 50),
+    (Action::Occupy, 60),
     (Action::Raise, 60),
     (Action::Recover, 200),
     (Action::Lull, 60),

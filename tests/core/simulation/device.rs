@@ -130,6 +130,8 @@ pub struct Device {
     pub sticky: bool,
     /// It raises on its next run, if that is of more than one input.
     pub moody: bool,
+    /// It turns the next batch away.
+    pub occupied: bool,
     pub trap: Option<Trap>,
 }
 

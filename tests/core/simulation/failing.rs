@@ -167,6 +167,12 @@ impl World {
         }
     }
 
+    pub(super) fn occupy_any(&mut self) {
+        if let Some(gpu) = self.any_gpu(|gpu| gpu.phase() != Phase::Down) {
+            self.gpus[gpu].device.occupied = true;
+        }
+    }
+
     pub(super) fn any_hang(&mut self) -> Trap {
         if self.random.chance(0.5) {
             return Trap::Hang;
@@ -205,6 +211,10 @@ impl World {
             Thread::Idle(_) => self.check_device(gpu),
             Thread::Probing(run) => self.probed(gpu, run),
             Thread::Riding(ride) => self.back_from_ride(gpu, ride),
+            Thread::TurnedAway(_) => {
+                let half = self.gpus[gpu].half;
+                self.turn_idle(gpu, half);
+            }
             Thread::Searching(trial) => self.back_from_search(gpu, *trial),
             Thread::Acting => unreachable!("a thread does one thing at a time"),
         }

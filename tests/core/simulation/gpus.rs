@@ -30,6 +30,8 @@ pub enum Thread {
     /// It runs a canary although it serves.
     Probing(Run),
     Riding(Ride),
+    /// Its device turned a batch away, and is left in peace until the run that was none returns.
+    TurnedAway(Run),
     Searching(Box<Trial>),
     /// In the middle of a step.
     Acting,
@@ -88,15 +90,17 @@ impl Gpu {
             _ if self.seized => Phase::Down,
             Thread::Resting | Thread::Resetting(_) | Thread::Trying(_) => Phase::Down,
             Thread::Idle(_) => Phase::Idle,
-            Thread::Probing(_) | Thread::Riding(_) | Thread::Searching(_) | Thread::Acting => {
-                Phase::Busy
-            }
+            Thread::Probing(_)
+            | Thread::Riding(_)
+            | Thread::TurnedAway(_)
+            | Thread::Searching(_)
+            | Thread::Acting => Phase::Busy,
         }
     }
 
     pub fn run(&self) -> Option<&Run> {
         match &self.thread {
-            Thread::Trying(run) | Thread::Probing(run) => Some(run),
+            Thread::Trying(run) | Thread::Probing(run) | Thread::TurnedAway(run) => Some(run),
             Thread::Riding(ride) => Some(&ride.run),
             Thread::Searching(trial) => Some(&trial.run),
             _ => None,
@@ -105,7 +109,7 @@ impl Gpu {
 
     pub fn run_mut(&mut self) -> Option<&mut Run> {
         match &mut self.thread {
-            Thread::Trying(run) | Thread::Probing(run) => Some(run),
+            Thread::Trying(run) | Thread::Probing(run) | Thread::TurnedAway(run) => Some(run),
             Thread::Riding(ride) => Some(&mut ride.run),
             Thread::Searching(trial) => Some(&mut trial.run),
             _ => None,
@@ -161,8 +165,8 @@ impl World {
             Phase::Down => activity == Activity::Down && !state.in_service(),
             Phase::Idle => matches!(activity, Activity::Idle(_)) && state == State::Ready,
             Phase::Busy => {
-                let probes = matches!(it.thread, Thread::Probing(_));
-                let as_it_runs = if probes { State::Ready } else { State::Busy };
+                let no_batch = matches!(it.thread, Thread::Probing(_) | Thread::TurnedAway(_));
+                let as_it_runs = if no_batch { State::Ready } else { State::Busy };
                 matches!(activity, Activity::Busy(_)) && state == as_it_runs
             }
         };

@@ -14,7 +14,7 @@ use funicular::queue::Lane;
 use funicular::ticket::{Input, Output, Ticket};
 
 use super::device::{Function, Run};
-use super::gpus::{Ride, Thread, id_of};
+use super::gpus::{Ride, Thread, id_of, ids_of};
 use super::shadow::{End, Place, Why};
 use super::tally::Event;
 use super::world::World;
@@ -75,8 +75,14 @@ impl World {
             drop(it.cell.take(it.generation, half).expect("not seized"));
             return Departure::NotNeeded;
         }
-        self.start(gpu, &inputs)
-            .map_or(Departure::DeviceLost, Departure::Runs)
+        let Some(mut run) = self.start(gpu, &inputs) else {
+            return Departure::DeviceLost;
+        };
+        if std::mem::take(&mut self.gpus[gpu].device.occupied) {
+            run.returns = self.now;
+            run.outcome = Outcome::Busy(self.any_batch_time());
+        }
+        Departure::Runs(run)
     }
 
     fn inputs(&self, gpu: usize, half: Half) -> Vec<Input> {
@@ -174,6 +180,9 @@ impl World {
     /// The executor returns from the batch of `ride`.
     pub(super) fn back_from_ride(&mut self, gpu: usize, ride: Ride) {
         let Ride { half, run, ahead } = ride;
+        if let (&Outcome::Busy(again), false) = (&run.outcome, self.gpus[gpu].seized) {
+            return self.turned_away(gpu, half, run, ahead, again);
+        }
         let took = self.now.since(run.launched);
         let inputs = run.inputs;
         let Some(returned) = self.returned_by(gpu, run) else {
@@ -200,6 +209,34 @@ impl World {
             }
             Err(message) => self.search(gpu, half, inputs, message),
         }
+    }
+
+    /// The device did not take the batch: everybody goes back to wait, no attempt spent, and the device is left in peace.
+    fn turned_away(&mut self, gpu: usize, half: Half, mut run: Run, ahead: bool, again: Duration) {
+        self.tally.note(Event::TurnedAway);
+        if ahead {
+            self.disembark(gpu, half.other());
+        }
+        self.send_back(gpu, half);
+        if self.gpus[gpu].device.lost {
+            return self.fail(gpu);
+        }
+        let it = &mut self.gpus[gpu];
+        it.cell.expect_by(Time::MAX);
+        it.half = half;
+        run.returns = self.now + again;
+        it.thread = Thread::TurnedAway(run);
+    }
+
+    /// Sends a batch that was launched and not taken back to wait.
+    pub(super) fn send_back(&mut self, gpu: usize, half: Half) {
+        let it = &self.gpus[gpu];
+        let mut held = it.cell.take(it.generation, half).expect("not seized");
+        fate::turned_away(&mut held.batch);
+        for id in ids_of(&held.batch) {
+            self.shadow.records[id].launches -= 1;
+        }
+        self.give_back(held.batch);
     }
 
     /// What came back from `run`; `None` if that was the end of the GPU, or of the thread's claim to it.

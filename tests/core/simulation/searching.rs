@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use funicular::clock::Time;
 use funicular::gpu::case::{Case, NO_BUDGET, NO_TIME, Settled, stopped};
-use funicular::gpu::executor::Half;
+use funicular::gpu::executor::{Half, Outcome};
 use funicular::gpu::fate::{self, Returned};
 use funicular::gpu::search::Step;
 use funicular::gpu::tolerance;
@@ -286,8 +286,10 @@ impl World {
             self.budget.charge(self.now, took);
             self.spending.add(self.now, took);
         }
-        let inputs = run.inputs;
-        let was_seized = self.gpus[gpu].seized;
+        let (inputs, was_seized) = (run.inputs, self.gpus[gpu].seized);
+        if matches!(run.outcome, Outcome::Busy(_)) && !was_seized {
+            return self.others_turned_away(gpu, failed);
+        }
         let Some(result) = self.returned_by(gpu, run) else {
             if !was_seized {
                 self.tally.note(Event::SearchLost);
@@ -309,6 +311,16 @@ impl World {
                 Err(message) => self.run_failed(gpu, failed, next, (ids, message)),
             },
         }
+    }
+
+    /// The device did not take the batch of others, and the search goes on.
+    fn others_turned_away(&mut self, gpu: usize, failed: Failed) {
+        self.tally.note(Event::TurnedAway);
+        self.send_back(gpu, failed.half.other());
+        if self.gpus[gpu].device.lost {
+            return self.lost_in_search(gpu);
+        }
+        self.next_run(gpu, failed, None);
     }
 
     fn others_are_back(&mut self, gpu: usize, failed: Failed, inputs: usize, result: Returned) {

@@ -54,6 +54,7 @@ events! {
     LostWhenLaunched,
     LostWhenChecked,
     TimedOut,
+    TurnedAway,
     /// The watchdog failed a GPU whose executor blocks.
     Seized,
     /// A thread came back from a blocking executor with results that went nowhere.

@@ -154,6 +154,7 @@ impl World {
                 let trap = Trap::Slow(self.random.count(2, 10) as u32);
                 self.trap_any(trap);
             }
+            Action::Occupy => self.occupy_any(),
             Action::Raise => self.raise_any(),
             Action::Recover => self.repair_any(),
             Action::Lull => self.lull(),
