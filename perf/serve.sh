@@ -22,9 +22,9 @@ start() {
   admin=$(sed -n 's/^  admin on //p' "$work/screen")
 }
 cpu_us() { awk -v tick="$(getconf CLK_TCK)" '{ print int(($14 + $15) * 1000000 / tick) }' "/proc/$pid/stat"; }
-median() { sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+median() { sort -g | awk '{ v[NR] = $0 } END { print v[int((NR + 1) / 2)] }'; }
 wrk_run() { wrk "$@" --latency -s perf/wrk/post.lua "http://$address/" >"$work/wrk"; }
-offered() { "$target/release/funicular-perf" run "http://$address" --quiet --json "$work/run.json" "$@" >/dev/null || true; }
+offered() { "$target/release/funicular-perf" run "http://$address" --quiet --json "$work/run.json" "$@" >/dev/null 2>"$work/perf" || { cat "$work/perf" >&2; exit 1; }; }
 json() { python3 -c "import json,sys; r=json.load(open('$work/run.json')); print($1)"; }
 row() { printf '| %s | %s | %s |\n' "$1" "$2" "$3"; }
 
@@ -43,7 +43,7 @@ row "the same: median gap between batches of a GPU, ms" "≤ 0.3" "$(median <"$w
 for _ in $(seq "$runs"); do
   start --gpus 14
   offered --rate 10000 --arrivals poisson --duration 20s --warmup 2s --connections 3000
-  json "'%.1f / %.1f / %d' % (r['corrected']['p50_ms'], r['corrected']['p95_ms'], r['requests']-r['good'])" >>"$work/ten"
+  json "'%.1f / %.1f / %d' % (r['latency']['corrected']['summary']['p50_ms'], r['latency']['corrected']['summary']['p95_ms'], r['totals']['errors'])" >>"$work/ten"
   stop
 done
 row "14 GPUs, 10,000 requests/s offered: p50 / p95 ms / errors" "≤ 106 / ≤ 112 / 0" "$(median <"$work/ten")"
@@ -51,7 +51,7 @@ row "14 GPUs, 10,000 requests/s offered: p50 / p95 ms / errors" "≤ 106 / ≤ 1
 for _ in $(seq "$runs"); do
   start --gpus 4
   offered --rate 5 --duration 20s
-  json "'%.1f' % r['corrected']['p95_ms']" >>"$work/lone"
+  json "'%.1f' % r['latency']['corrected']['summary']['p95_ms']" >>"$work/lone"
   stop
 done
 row "a lone request every 200 ms: p95 ms" "≤ 102" "$(median <"$work/lone")"
@@ -59,7 +59,7 @@ row "a lone request every 200 ms: p95 ms" "≤ 102" "$(median <"$work/lone")"
 for _ in $(seq "$runs"); do
   start --gpus 1
   offered --rate 700 --arrivals poisson --duration 20s --warmup 2s
-  json "'%.1f / %.1f' % (r['corrected']['p50_ms'], r['corrected']['p95_ms'])" >>"$work/seven"
+  json "'%.1f / %.1f' % (r['latency']['corrected']['summary']['p50_ms'], r['latency']['corrected']['summary']['p95_ms'])" >>"$work/seven"
   stop
 done
 row "1 GPU, 700 requests/s: p50 / p95 ms" "≤ 155 / ≤ 200" "$(median <"$work/seven")"
@@ -78,5 +78,7 @@ row "batches of 0 ms, 400 connections: requests/s" "≥ 100,000" "$(median <"$wo
 row "the same: server CPU per request, µs" "≤ 12" "$(median <"$work/cost")"
 
 start --gpus 200 --sim-latency-ms 1000 --deadline-ms 10000
-row "a parked connection, 8,000 of them" "≤ 12 KiB" "$(python3 perf/parked.py "$address" "$pid" 8000)"
+parked=$(python3 perf/parked.py "$address" "$pid" 8000)
+each() { python3 -c "import json, sys; print(json.loads(sys.argv[1])[sys.argv[2]])" "$parked" "$1"; }
+row "a parked connection, idle / waiting for its answer: KiB" "≤ 12" "$(each idle_kib_each) / $(each waiting_kib_each)"
 stop
