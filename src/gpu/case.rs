@@ -1,5 +1,5 @@
 //! A batch under search for the inputs at fault: who of its tickets is where in the [`Search`], who leaves it before its
-//! end, and what each is told. Pure; [`super::isolate`] runs what it asks for.
+//! end, and what each is told. Pure; `super::isolate` runs what it asks for.
 //!
 //! The tickets themselves stay in the GPU's cell, so that whoever fails the GPU finds them there. The case is shown the
 //! batch whenever it has to know or to take somebody.

@@ -1,4 +1,4 @@
-//! What a GPU thread does with a batch on which the batch function raised: it runs the halving [`Search`] on its own
+//! What a GPU thread does with a batch on which the batch function raised: it runs the halving search (`super::search`) on its own
 //! executor, one run at a time, and answers everybody as they are settled.
 //!
 //! The tickets stay in the cell all the while, as a launched batch that shrinks. So whatever happens to the GPU in the

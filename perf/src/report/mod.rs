@@ -1,7 +1,7 @@
 //! Reports: a run's [`RunResult`] as something people read.
 //!
 //! * [`html`]: one run as a page that stands alone: no script, nothing fetched, light, dark, paper, phone.
-//! * [`compare`] and [`compare_html`]: runs side by side, with ratios to the first, for a terminal and for a browser.
+//! * [`fn@compare`] and [`compare_html`]: runs side by side, with ratios to the first, for a terminal and for a browser.
 //! * [`results_markdown`]: the scenario section of `RESULTS.md`.
 //!
 //! All of them are pure functions of results: they read no clock, no file and no server, so a report can be made again from
