@@ -114,6 +114,11 @@ impl Health {
         }
     }
 
+    /// Whether it has failed since it was last trusted and does not serve: then another failure only keeps it down.
+    pub fn is_kept_down(&self) -> bool {
+        self.failures > 0 && !self.state.in_service()
+    }
+
     /// When the next reset is due, while warming or down.
     pub fn reset_due(&self) -> Time {
         self.reset_due

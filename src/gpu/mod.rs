@@ -148,13 +148,13 @@ impl Gpu {
     /// Takes the GPU out of service and sends its tickets back to wait: what was launched as a retry, once, what was only
     /// staged to where it came from.
     pub fn fail(&self, why: &str, outcome: BatchOutcome) {
-        let before = self.cell.state();
+        let was_down = self.cell.look().0.is_kept_down();
         let (held, is_news) = self.cell.fail(why, clock::now(), false);
         self.collector.down(self.index);
-        match before {
-            _ if !is_news => log::debug!("gpu {} stays down: {why}", self.index),
-            State::Down | State::Probing => log::warn!("gpu {} stays down: {why}", self.index),
-            _ => log::error!(
+        match (is_news, was_down) {
+            (false, _) => log::debug!("gpu {} stays down: {why}", self.index),
+            (true, true) => log::warn!("gpu {} stays down: {why}", self.index),
+            (true, false) => log::error!(
                 "gpu {} is down: {why}; it is reset and tested until it works",
                 self.index
             ),

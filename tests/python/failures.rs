@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::model::{
     Model, children, holdings, is_alive, python_is_there, wait_all_ready, wait_gone, workers,
 };
-use crate::support::{Server, heavy, in_parallel, timed, unique, wait_for};
+use crate::support::{Server, heavy, in_parallel, timed, unique, wait_for, wait_some};
 
 const SLOW_UPPER: &str = "import time\ndef batchstring(inputs):\n    time.sleep(0.05)\n    return [text.upper() for text in inputs]\n";
 
@@ -238,7 +238,10 @@ fn restarts_leak_neither_descriptors_nor_threads_nor_processes() {
     for _ in 0..4 {
         let worker = workers(&server)[0];
         dead.push(worker);
-        dead.extend(children(worker));
+        // The kernel's list of children may miss one while others come and go.
+        dead.push(wait_some("the worker's child", || {
+            children(worker).first().copied()
+        }));
         send(worker, Signal::KILL);
         wait_gone(worker);
         wait_for("its successor", || {
@@ -246,7 +249,6 @@ fn restarts_leak_neither_descriptors_nor_threads_nor_processes() {
         });
         wait_all_ready(&mut server);
     }
-    assert_eq!(dead.len(), 8, "each worker had a child of its own");
     dead.iter().for_each(|pid| wait_gone(*pid));
     assert_eq!(workers(&server).len(), 1);
     server.wait_for("as many descriptors and threads as before", |server| {
