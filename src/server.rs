@@ -161,11 +161,6 @@ impl Server {
         self.core.gate.is_ready()
     }
 
-    /// Whether a drain has begun.
-    pub fn is_leaving(&self) -> bool {
-        self.core.shared.phase() >= Phase::Leaving
-    }
-
     /// Ends the server without losing a request: takes leave, closes the listeners, answers what was admitted, and
     /// answers the rest with 503 when the grace period is over.
     pub fn drain(&self) {

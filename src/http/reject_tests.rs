@@ -1,3 +1,5 @@
+//! Every rejection, its status, its problem document, and whether its connection survives.
+
 use super::*;
 use crate::http::routes::Service;
 
