@@ -54,10 +54,14 @@ fn soft_fault(random: &mut SmallRng, may_raise: bool) -> String {
     }
 }
 
-/// Scripts faults until `is_over`.
-fn torment(server: &Server, random: &mut SmallRng, may_raise: bool, is_over: &AtomicBool) {
+/// Nothing but the poison is at fault: so it must be before the first caller comes.
+fn only_the_poison(server: &Server) {
     script(server, "kind=clear");
     script(server, &format!("kind=raise&marker={POISON}"));
+}
+
+/// Scripts faults until `is_over`.
+fn torment(server: &Server, random: &mut SmallRng, may_raise: bool, is_over: &AtomicBool) {
     let mut until_hard = 0;
     while !is_over.load(Ordering::Relaxed) {
         if until_hard == 0 {
@@ -97,6 +101,7 @@ fn round(server: &Server, lines: &std::path::Path, number: u64, seed: u64) -> Ve
     let may_raise = number % 2 == 1;
     let is_over = AtomicBool::new(false);
     let loads = callers(lines, seed ^ number);
+    only_the_poison(server);
     let seen: Vec<Seen> = thread::scope(|scope| {
         scope.spawn(|| torment(server, &mut random, may_raise, &is_over));
         let running: Vec<_> = loads
