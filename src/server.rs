@@ -16,7 +16,7 @@ use crate::config::keys::{self, Key};
 use crate::config::units::{counted, span};
 use crate::config::{Config, ExecutorConfig, Identity, Role};
 use crate::gate::Gate;
-use crate::gpu::executor::Executor;
+use crate::gpu::executor::MakeExecutor;
 use crate::gpu::faults::{Fault, Script};
 use crate::gpu::health::State;
 use crate::gpu::python::Python;
@@ -332,22 +332,27 @@ fn takes_faults(executor: &ExecutorConfig) -> bool {
         .is_some_and(|simulated| simulated.faults_admin)
 }
 
-fn executor(config: &Config, gpu: &Arc<Gpu>, script: &Arc<Script>) -> Box<dyn Executor> {
+/// What makes the executor of `gpu`, on its thread.
+fn executor(config: &Config, gpu: &Arc<Gpu>, script: &Arc<Script>) -> MakeExecutor {
     let index = gpu.index;
     match &config.executor {
         ExecutorConfig::Simulated(simulated) => {
-            Box::new(Simulated::new(simulated.clone(), index, Arc::clone(script)))
+            let (simulated, script) = (simulated.clone(), Arc::clone(script));
+            Box::new(move || Box::new(Simulated::new(simulated, index, script)))
         }
         ExecutorConfig::Python(python) => {
-            let gpu = Arc::clone(gpu);
+            let (python, gpu) = (python.clone(), Arc::clone(gpu));
             let note = move |text: &str| gpu.cell().note(text);
-            Box::new(Python::new(python.clone(), index, Box::new(note)))
+            Box::new(move || Box::new(Python::new(python, index, Box::new(note))))
         }
-        ExecutorConfig::Remote(remote) => Box::new(Remote::new(Worker {
-            target: remote.workers[index].clone(),
-            secret: config.secret.secret.clone(),
-            output_max: config.http.limits.output_max_bytes,
-        })),
+        ExecutorConfig::Remote(remote) => {
+            let worker = Worker {
+                target: remote.workers[index].clone(),
+                secret: config.secret.secret.clone(),
+                output_max: config.http.limits.output_max_bytes,
+            };
+            Box::new(move || Box::new(Remote::new(worker)))
+        }
     }
 }
 
@@ -377,11 +382,11 @@ fn start_threads(core: &Arc<Core>, script: &Arc<Script>) -> Result<(), StartErro
         search: !is_worker,
     };
     for gpu in &core.gpus {
-        let executor = executor(&core.config, gpu, script);
-        let driver = Driver::new(Arc::clone(gpu), executor, settings.clone());
+        let make = executor(&core.config, gpu, script);
+        let (gpu, settings) = (Arc::clone(gpu), settings.clone());
         let thread = thread::Builder::new().name(format!("gpu-{}", gpu.index));
         thread
-            .spawn(move || driver.run())
+            .spawn(move || Driver::new(gpu, make(), settings).run())
             .map_err(resource("a GPU thread"))?;
     }
     let core = Arc::clone(core);

@@ -2,6 +2,8 @@
 //!
 //! An executor has two halves: one may be staged while the other runs. The order of calls is
 //! `stage(a) launch(a) [stage(b)] wait(a)… launch(b) …`; `wait` is called until it stops saying [`Outcome::Pending`].
+//! Where results take their time to come back after the function is through with them, `wait` may say [`Outcome::Ended`]:
+//! then `launch(b)` may come before `collect()`, which fetches the results of `a`.
 //! No call may block past the time it is given, `stage`, `launch` and `check` not for longer than a copy takes. One that
 //! does anyway costs its GPU, nobody else: the watchdog takes the batch away from it.
 
@@ -48,6 +50,9 @@ pub struct Lost(pub String);
 pub enum Outcome {
     /// It still runs.
     Pending,
+    /// The function is through with it, and the device free for the other half. [`Executor::collect`] has the results;
+    /// the function can't have raised.
+    Ended,
     /// It ended: result i belongs to input i. `Err` names an input that the function rejects, in its own words.
     Done(Vec<Result<Output, String>>),
     /// The batch function raised, or returned something that is not one string per input; the device is fine.
@@ -59,8 +64,11 @@ pub enum Outcome {
     Busy(Duration),
 }
 
+/// Makes a GPU's executor on that GPU's thread, which it never leaves: what it holds may be bound to the thread.
+pub type MakeExecutor = Box<dyn FnOnce() -> Box<dyn Executor> + Send>;
+
 /// See the module's text.
-pub trait Executor: Send {
+pub trait Executor {
     /// Copies `inputs` into `half`, which does not run.
     ///
     /// # Errors
@@ -75,6 +83,16 @@ pub trait Executor: Send {
 
     /// Waits until the running batch ends, at most until `until` (which may have passed: then it only looks).
     fn wait(&mut self, until: Time) -> Outcome;
+
+    /// The results of the batch of which `wait` said that it had [`Outcome::Ended`], result i for input i. Asked for once,
+    /// before the other half's batch is waited for.
+    ///
+    /// # Errors
+    /// [`Lost`] if the device failed, or the results did not come by `until`.
+    fn collect(&mut self, until: Time) -> Result<Vec<Result<Output, String>>, Lost> {
+        let _ = until;
+        Err(Lost("it has no results to collect".to_owned()))
+    }
 
     /// Whether the idle device is still there. Called at least every 100 ms while idle.
     ///

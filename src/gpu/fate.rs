@@ -47,7 +47,7 @@ pub fn turned_away(batch: &mut Batch) {
 /// [`Lost`] if the device is.
 ///
 /// # Panics
-/// If the batch still runs.
+/// If the batch still runs, or its results were not collected.
 pub fn returned(outcome: Outcome, inputs: usize) -> Result<Returned, Lost> {
     match outcome {
         Outcome::Done(results) if results.len() == inputs => Ok(Ok(results)),
@@ -62,7 +62,9 @@ pub fn returned(outcome: Outcome, inputs: usize) -> Result<Returned, Lost> {
         Outcome::Busy(_) => Err(Lost(
             "it was busy with the batches of others for too long".to_owned(),
         )),
-        Outcome::Pending => unreachable!("only a batch that came back is looked at"),
+        Outcome::Pending | Outcome::Ended => {
+            unreachable!("only a batch that came back is looked at")
+        }
     }
 }
 

@@ -124,7 +124,7 @@ impl Driver {
         let Some(times) = self.depart(half)? else {
             return Ok(None);
         };
-        let outcome = self.wait_out(times)?;
+        let outcome = self.wait_back(times)?;
         if let Outcome::Busy(again) = outcome {
             self.turned_away(half, times, false, again)?;
             return Ok(None);
@@ -250,7 +250,7 @@ impl Driver {
             let times = self.start(half, now, inputs.len())?;
             // Its slots were filled, and counted, when the failed batch was launched.
             self.gpu.recorder().batch_launched(reason, 0);
-            match self.wait_out(times) {
+            match self.wait_back(times) {
                 Ok(Outcome::Busy(again)) if clock::now().since(begun) < times.timeout() => {
                     self.executor.check()?;
                     self.gpu.cell.expect_by(Time::MAX);

@@ -62,7 +62,8 @@ impl Driver {
             .stage(self.half, std::slice::from_ref(&self.settings.canary))?;
         self.executor.launch(self.half)?;
         self.gpu.recorder().batch_launched(LaunchReason::Probe, 0);
-        match self.canary_outcome(until) {
+        let outcome = self.canary_outcome(until);
+        match self.collected(outcome) {
             Outcome::Done(results) if matches!(results[..], [Ok(_)]) => {
                 Ok(Ok(clock::now().since(launched)))
             }
@@ -75,7 +76,7 @@ impl Driver {
             }
             Outcome::Raised(message) => Err(self.canary_raised(&message).into()),
             Outcome::Lost(lost) => Err(lost.into()),
-            Outcome::Pending => Err(Trouble::TimedOut(until.since(launched))),
+            Outcome::Pending | Outcome::Ended => Err(Trouble::TimedOut(until.since(launched))),
         }
     }
 

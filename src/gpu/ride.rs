@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::batch::Batch;
 use crate::batch::policy::Launch;
 use crate::clock::{self, Time};
-use crate::gpu::executor::{Half, Outcome};
+use crate::gpu::executor::{Half, Lost, Outcome};
 use crate::gpu::fate::{self, Returned, returned};
 use crate::gpu::{Driver, Trouble};
 use crate::metrics::labels::{BatchOutcome, LaunchReason};
@@ -89,14 +89,21 @@ impl Driver {
                 return self.turned_away(half, running, ahead, again);
             }
             let finished = clock::now();
-            let returned = returned(outcome, running.inputs)?;
+            let known = match outcome {
+                Outcome::Ended => None,
+                outcome => Some(returned(outcome, running.inputs)?),
+            };
             // The device first: what was boarded leaves before anybody of this batch is answered. But if the function
             // raised, this batch needs the device once more, and another GPU may be free sooner for the one that boarded.
             self.left_waiting_at = self.full_batch_waits(ahead).then_some(finished);
-            let departed = match (ahead, &returned) {
+            let departed = match (ahead, &known) {
                 (false, _) => Ok(None),
-                (true, Ok(_)) => self.depart(half.other()),
-                (true, Err(_)) => self.disembark(half.other()).map(|()| None),
+                (true, Some(Err(_))) => self.disembark(half.other()).map(|()| None),
+                (true, None | Some(Ok(_))) => self.depart(half.other()),
+            };
+            let returned = match known {
+                Some(returned) => returned,
+                None => self.results(running)?,
             };
             self.alight(half, running, finished, returned)?;
             half = half.other();
@@ -224,8 +231,8 @@ impl Driver {
         self.wait_out(times).map(|outcome| (outcome, false))
     }
 
-    /// Waits until the batch is back or its time is up.
-    pub(super) fn wait_out(&mut self, times: Times) -> Result<Outcome, Trouble> {
+    /// Waits until the batch has ended or its time is up.
+    fn wait_out(&mut self, times: Times) -> Result<Outcome, Trouble> {
         let outcome = self.executor.wait(times.launched + times.timeout);
         if outcome != Outcome::Pending {
             return Ok(outcome);
@@ -234,6 +241,30 @@ impl Driver {
         match self.executor.wait(clock::now()) {
             Outcome::Pending => Err(Trouble::TimedOut(times.timeout)),
             outcome => Ok(outcome),
+        }
+    }
+
+    /// Waits until the batch is back, results and all, or its time is up. Nothing boards behind it.
+    pub(super) fn wait_back(&mut self, times: Times) -> Result<Outcome, Trouble> {
+        let outcome = self.wait_out(times)?;
+        Ok(self.collected(outcome))
+    }
+
+    /// `outcome`, and if that is only that the batch ended, with its results.
+    pub(super) fn collected(&mut self, outcome: Outcome) -> Outcome {
+        if outcome != Outcome::Ended {
+            return outcome;
+        }
+        let collected = self.executor.collect(clock::now() + CALL_MAX);
+        collected.map_or_else(Outcome::Lost, Outcome::Done)
+    }
+
+    /// The results of a batch that ended, while the next one may run already: so there can be no search among its inputs.
+    fn results(&mut self, times: Times) -> Result<Returned, Trouble> {
+        let results = self.executor.collect(clock::now() + CALL_MAX)?;
+        match returned(Outcome::Done(results), times.inputs)? {
+            Ok(results) => Ok(Ok(results)),
+            Err(message) => Err(Lost(message).into()),
         }
     }
 

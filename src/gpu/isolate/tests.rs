@@ -219,8 +219,9 @@ impl Rig {
                 canary: Input::new(CANARY),
                 search,
             };
-            let driver = Driver::new(Arc::clone(gpu), Box::new(executor), settings);
-            self.threads.push(thread::spawn(|| driver.run()));
+            let gpu = Arc::clone(gpu);
+            let run = || Driver::new(gpu, Box::new(executor), settings).run();
+            self.threads.push(thread::spawn(run));
         }
     }
 
