@@ -81,6 +81,11 @@ pub trait Executor {
     /// [`Lost`] if the device failed; the batch did not run.
     fn launch(&mut self, half: Half) -> Result<(), Lost>;
 
+    /// Whether a launched batch may come back [`Outcome::Busy`]: then only its return tells that it ran.
+    fn may_be_busy(&self) -> bool {
+        false
+    }
+
     /// Waits until the running batch ends, at most until `until` (which may have passed: then it only looks).
     fn wait(&mut self, until: Time) -> Outcome;
 

@@ -124,7 +124,9 @@ impl Driver {
         let Some(times) = self.depart(half)? else {
             return Ok(None);
         };
-        let outcome = self.wait_back(times)?;
+        let waited = self.wait_back(times);
+        self.count_taken(times, matches!(waited, Ok(Outcome::Busy(_))));
+        let outcome = waited?;
         if let Outcome::Busy(again) = outcome {
             self.turned_away(half, times, false, again)?;
             return Ok(None);
@@ -247,10 +249,11 @@ impl Driver {
             self.executor.stage(half, inputs)?;
             let now = clock::now();
             self.gpu.cell.launch(self.generation, half, now, |_| true)?;
-            let times = self.start(half, now, inputs.len())?;
             // Its slots were filled, and counted, when the failed batch was launched.
-            self.gpu.recorder().batch_launched(reason, 0);
-            match self.wait_back(times) {
+            let times = self.start(half, now, inputs.len(), (reason, 0))?;
+            let waited = self.wait_back(times);
+            self.count_taken(times, matches!(waited, Ok(Outcome::Busy(_))));
+            match waited {
                 Ok(Outcome::Busy(again)) if clock::now().since(begun) < times.timeout() => {
                     self.executor.check()?;
                     self.gpu.cell.expect_by(Time::MAX);

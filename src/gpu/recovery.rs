@@ -61,8 +61,10 @@ impl Driver {
         self.executor
             .stage(self.half, std::slice::from_ref(&self.settings.canary))?;
         self.executor.launch(self.half)?;
-        self.gpu.recorder().batch_launched(LaunchReason::Probe, 0);
         let outcome = self.canary_outcome(until);
+        if !matches!(outcome, Outcome::Busy(_)) {
+            self.gpu.recorder().batch_launched(LaunchReason::Probe, 0);
+        }
         match self.collected(outcome) {
             Outcome::Done(results) if matches!(results[..], [Ok(_)]) => {
                 Ok(Ok(clock::now().since(launched)))

@@ -62,6 +62,8 @@ impl Lead {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     pub(super) inputs: usize,
+    /// How the launch is counted: why, and how many slots it filled.
+    counted_as: (LaunchReason, usize),
     pub(super) launched: Time,
     expected: Time,
     overrun: Time,
@@ -83,7 +85,10 @@ impl Driver {
         self.board(half, batch)?;
         let mut times = self.depart(half)?;
         while let Some(running) = times {
-            let (outcome, ahead) = self.wait(half, running)?;
+            let waited = self.wait(half, running);
+            let was_turned_away = matches!(waited, Ok((Outcome::Busy(_), _)));
+            self.count_taken(running, was_turned_away);
+            let (outcome, ahead) = waited?;
             if let Outcome::Busy(again) = outcome {
                 self.half = half;
                 return self.turned_away(half, running, ahead, again);
@@ -185,32 +190,50 @@ impl Driver {
             drop(gpu.cell.take(self.generation, half)?);
             return Ok(None);
         }
-        let times = self.start(half, now, launched.1)?;
-        let recorder = self.gpu.recorder();
-        recorder.batch_launched(launched.0, launched.1);
+        let times = self.start(half, now, launched.1, launched)?;
         if let Some(left) = self.left_waiting_at.take() {
-            recorder.batch_gap(clock::now().since(left));
+            self.gpu.recorder().batch_gap(clock::now().since(left));
         }
         Ok(Some(times))
     }
 
-    /// Starts the executor on the `inputs` inputs staged in `half`, whose launch the cell saw at `now`.
-    pub(super) fn start(&mut self, half: Half, now: Time, inputs: usize) -> Result<Times, Trouble> {
+    /// Starts the executor on the `inputs` inputs staged in `half`, whose launch the cell saw at `now`. It is counted
+    /// for `counted_as.0`, and to have filled `counted_as.1` slots.
+    pub(super) fn start(
+        &mut self,
+        half: Half,
+        now: Time,
+        inputs: usize,
+        counted_as: (LaunchReason, usize),
+    ) -> Result<Times, Trouble> {
         let gpu = &self.gpu;
         let batch_time = gpu.collector.batch_time(gpu.index);
         let timeout = self.settings.batch_timeout(batch_time);
         gpu.cell.expect_by(now + timeout + NOTICE_MAX);
         gpu.collector.launched(gpu.index, now);
         self.executor.launch(half)?;
+        if !self.executor.may_be_busy() {
+            gpu.recorder().batch_launched(counted_as.0, counted_as.1);
+        }
         let expected = now + batch_time;
         let overrun = expected + tolerance(batch_time);
         Ok(Times {
             inputs,
+            counted_as,
             launched: now,
             expected,
             overrun,
             timeout,
         })
+    }
+
+    /// Counts a launch once it is known whether the device took the batch. Where it takes every batch, that was known
+    /// at the launch, and [`Driver::start`] has counted it.
+    pub(super) fn count_taken(&self, times: Times, was_turned_away: bool) {
+        if self.executor.may_be_busy() && !was_turned_away {
+            let (reason, slots) = times.counted_as;
+            self.gpu.recorder().batch_launched(reason, slots);
+        }
     }
 
     /// Waits for the batch in `half`, and boards the next one meanwhile if a full one waits. Says whether it did.

@@ -286,6 +286,10 @@ impl Executor for Remote {
         Ok(())
     }
 
+    fn may_be_busy(&self) -> bool {
+        true
+    }
+
     fn wait(&mut self, until: Time) -> Outcome {
         let Some(mut run) = self.running.take() else {
             return Outcome::Lost(self.lost("nothing was launched"));

@@ -17,6 +17,10 @@ fn a_busy_device_costs_nobody_an_attempt_and_is_tried_again() {
     let totals = rig.end();
     assert_eq!(totals.retries, 0);
     assert!(totals.batches["turned_away"] > 5, "{:?}", totals.batches);
+    assert_eq!(
+        totals.slots_filled, 61,
+        "who was turned away filled no slot"
+    );
 }
 
 #[test]
@@ -39,7 +43,9 @@ fn batches_that_arrive_whole_run_as_they_are_in_their_order() {
     let ran: Vec<_> = ran.try_iter().skip(1).collect();
     assert_eq!(ran, [&first[..], &first, &second]);
     let totals = rig.end();
-    assert_eq!((totals.launches["whole"], totals.retries), (3, 0));
+    // Only what the device took counts.
+    assert_eq!((totals.launches["whole"], totals.slots_filled), (2, 7));
+    assert_eq!(totals.retries, 0);
 }
 
 #[test]
