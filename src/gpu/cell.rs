@@ -6,10 +6,13 @@
 //! bumped. A thread that comes back late finds another generation: it gets nothing, changes nothing, and its results
 //! go nowhere.
 
+use std::sync::OnceLock;
+
 use parking_lot::Mutex;
 
 use crate::batch::Batch;
 use crate::clock::Time;
+use crate::gpu::activity::{Sample, Thread};
 use crate::gpu::executor::Half;
 use crate::gpu::health::{Health, State};
 
@@ -35,6 +38,7 @@ struct Inside {
 #[derive(Debug)]
 pub struct Cell {
     inside: Mutex<Inside>,
+    thread: OnceLock<Thread>,
 }
 
 /// The cell was seized: whatever the thread was doing has been dealt with.
@@ -52,7 +56,20 @@ impl Cell {
                 due: Time::MAX,
                 health: Health::new(now),
             }),
+            thread: OnceLock::new(),
         }
+    }
+
+    /// Says which thread is the GPU's.
+    pub fn runs_on(&self, thread: Thread) {
+        self.thread.get_or_init(|| thread);
+    }
+
+    /// What the GPU's thread does at the moment.
+    pub fn activity(&self) -> Sample {
+        self.thread
+            .get()
+            .map_or_else(Sample::default, |thread| thread.sample())
     }
 
     /// A copy of the GPU's health, and how many tickets run.

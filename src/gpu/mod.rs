@@ -17,6 +17,7 @@
 //! Nothing that goes wrong here reaches a caller twice: a batch lies in the cell while it is in hand, and whoever takes
 //! it out — this thread with the results, or whoever fails the GPU — answers it or sends it back to wait.
 
+pub mod activity;
 pub mod case;
 pub mod cell;
 pub mod executor;
@@ -39,6 +40,7 @@ use std::time::Duration;
 
 use crate::batch::collector::{Collector, Work};
 use crate::clock::{self, Time};
+use crate::gpu::activity::Thread;
 use crate::gpu::cell::{Cell, Held, Seized};
 use crate::gpu::executor::{Executor, Half, Lost};
 use crate::gpu::fate::Rescued;
@@ -230,6 +232,7 @@ impl Driver {
 
     /// The thread's whole life: until the collector closes.
     pub fn run(mut self) {
+        self.gpu.cell.runs_on(Thread::current());
         while !self.gpu.collector.is_closed() {
             // A panic fails this GPU's batch and costs it a reset; it must not end the thread, let alone the process.
             if catch_unwind(AssertUnwindSafe(|| self.step())).is_err() {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use funicular::admission::{Load, REJUDGE_EVERY};
 use funicular::clock::Time;
-use funicular::gpu::watchdog::LOOK_EVERY;
+use funicular::gpu::activity::Sample;
+use funicular::gpu::watchdog::{LOOK_EVERY, Look};
 use funicular::slot::State;
 use funicular::ticket::Failure;
 use funicular::tier::Tier;
@@ -63,7 +64,12 @@ impl World {
         for gpu in 0..self.gpus.len() {
             let it = &mut self.gpus[gpu];
             let overdue = it.cell.overdue(self.now);
-            if it.suspicion.confirmed_by(overdue) {
+            let look = Look {
+                now: self.now,
+                late: Duration::ZERO,
+            };
+            // Its thread is blocked in the executor, for as long as that blocks.
+            if it.suspicion.confirmed_by(overdue, look, Sample::default) {
                 self.seize(gpu);
             }
         }
