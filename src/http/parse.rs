@@ -220,7 +220,14 @@ fn path_of(target: &str) -> Result<&str, Rejection> {
     match after_scheme {
         Some(rest) => {
             let rest = without_query(rest);
-            Ok(rest.find('/').map_or("/", |slash| &rest[slash..]))
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            if !values::is_authority(authority.as_bytes()) {
+                return Err(Rejection::Malformed(
+                    "the URL in the request line has no host, or one that is not a name or an address with an \
+                     optional port; user names have no place there",
+                ));
+            }
+            Ok(if path.is_empty() { "/" } else { path })
         }
         None => Err(Rejection::Malformed(
             "the request target is neither a path nor an http URL",

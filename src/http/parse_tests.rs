@@ -140,6 +140,31 @@ fn targets_come_in_three_forms() {
     assert_eq!(path("http://probe"), Ok("/".into()));
     assert_eq!(path("http://probe?a=/b"), Ok("/".into()));
     assert_eq!(path("*"), Ok("*".into()));
+    assert_eq!(path("http://[::1]:80/a"), Ok("/a".into()));
+    for target in [
+        "http://",
+        "http:///v1/inference",
+        "http://:80/v1/inference",
+        "http://?a",
+        "http://user@probe/",
+        "http://user:password@probe/",
+        "http://probe:80@other/",
+        "http://@probe/",
+        "http://[::1/",
+        "http://a\\b/",
+        "https://a%zz/",
+    ] {
+        let refused = path(target).expect_err(target);
+        assert_eq!(
+            (refused.status(), refused.closes()),
+            (400, true),
+            "{target}"
+        );
+        assert!(
+            refused.to_string().contains("the request line"),
+            "{refused}"
+        );
+    }
     assert!(path("probe:80").is_err());
     assert!(path("ftp://probe/").is_err());
 }

@@ -3,6 +3,7 @@
 //! Called by [`parse`](super::parse) only. They work on bytes because HTTP does; what they hand on as text has been
 //! checked to be visible ASCII.
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 /// What the caller says about the media type of the body.
@@ -63,17 +64,65 @@ pub fn digits(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Whether the value can be a `Host`: a name or address with an optional port. Empty is allowed by RFC 9112.
+/// Whether the value can be a `Host`: an authority, or empty, which RFC 9112 allows.
 pub fn is_host(value: &[u8]) -> bool {
-    let (name, port) = match value.iter().rposition(|&byte| byte == b':') {
+    value.is_empty() || is_authority(value)
+}
+
+/// Whether the value is what an http URL has between `//` and its path: a name or an address, not empty, with an optional
+/// port (RFC 9110, section 4.2; RFC 3986, section 3.2). User names are refused, as the former demands: `good@evil` is
+/// read as either by somebody.
+pub fn is_authority(value: &[u8]) -> bool {
+    let (host, port) = match value.iter().rposition(|&byte| byte == b':') {
         // The colons inside brackets belong to an IPv6 address.
-        Some(colon) if !value[colon..].contains(&b']') => (&value[..colon], &value[colon + 1..]),
+        Some(colon) if !value[colon..].contains(&b']') => value.split_at(colon),
         _ => (value, &[][..]),
     };
-    let in_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%[]:".contains(byte);
-    let bracketed = name.first() == Some(&b'[') && name.last() == Some(&b']');
-    let colons_fit = bracketed || !name.contains(&b':');
-    name.iter().all(in_name) && colons_fit && port.iter().all(u8::is_ascii_digit)
+    let is_sound = match host {
+        [b'[', address @ .., b']'] => is_ip_literal(address),
+        name => !name.is_empty() && is_name(name),
+    };
+    let port = port.strip_prefix(b":").unwrap_or_default();
+    is_sound && (port.is_empty() || digits(port).is_some_and(|port| port <= u16::MAX.into()))
+}
+
+/// What stands in brackets: an IPv6 address, or one of a kind that is yet to come (`v1.…`).
+fn is_ip_literal(address: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(address) else {
+        return false;
+    };
+    let later = |rest: &str| {
+        rest.split_once('.').is_some_and(|(version, rest)| {
+            let is_hex = |byte: u8| byte.is_ascii_hexdigit();
+            !version.is_empty()
+                && version.bytes().all(is_hex)
+                && !rest.is_empty()
+                && rest.bytes().all(|byte| byte == b':' || is_plain(byte))
+        })
+    };
+    text.parse::<Ipv6Addr>().is_ok() || text.strip_prefix(['v', 'V']).is_some_and(later)
+}
+
+/// A registered name or an IPv4 address, in which a percent sign begins an encoded byte.
+fn is_name(name: &[u8]) -> bool {
+    let mut rest = name;
+    while let [byte, after @ ..] = rest {
+        rest = match (*byte, after) {
+            (b'%', [high, low, after @ ..])
+                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+            {
+                after
+            }
+            (byte, after) if is_plain(byte) => after,
+            _ => return false,
+        };
+    }
+    true
+}
+
+/// A byte that stands for itself in a host: unreserved, or one of the sub-delimiters.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
 }
 
 /// `X-Request-Timeout-Ms`: whole milliseconds, at least one.
@@ -202,12 +251,21 @@ mod tests {
             "[::1]:80",
             "a:",
             "x_y",
+            "a%20b",
+            "[2001:db8::7]:",
+            "[v1.x:y]",
         ] {
             assert!(is_host(good.as_bytes()), "{good}");
         }
-        for bad in ["a b", "a/b", "a:b", "a@b", "::1", "a:80:80", "a\"", "é"] {
+        for bad in [
+            "a b", "a/b", "a:b", "a@b", "a:b@c:1", "@", ":80", ":", "::1", "[::1", "::1]", "[]",
+            "[]:80", "[a]", "[::1]x", "[v.x]", "[v1.]", "a[b]", "a]b", "a:80:80", "a:65536",
+            "a:+1", "a%2", "a%zz", "%", "a\"", "é", "a?b", "a#b", "a\\b",
+        ] {
             assert!(!is_host(bad.as_bytes()), "{bad}");
+            assert!(!is_authority(bad.as_bytes()), "{bad}");
         }
+        assert!(!is_authority(b""), "a URL names a host");
     }
 
     #[test]
