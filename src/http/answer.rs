@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::{Core, Scratch};
-use super::inference::{InferenceReply, count_tokens};
+use super::inference::InferenceReply;
 use super::reject::{Rejection, ShedReason, UnavailableReason};
 use super::request::Call;
 use super::respond::{self, Envelope, Persistence};
 use super::routes::Route;
+use super::tokens::count_tokens;
 use crate::clock::Time;
 use crate::metrics::{Abandonment, Recorder, Stage};
 use crate::ticket::{Failure, Output, Timeline};

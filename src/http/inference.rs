@@ -310,59 +310,6 @@ fn tenths_of_ms(span: Duration) -> f64 {
     tenths as f64 / 10.0
 }
 
-/// Counts words and punctuation marks: a word is a run of letters, digits and underscores, and any other visible
-/// character counts by itself. Only a rough measure, for executors that do not report tokens.
-pub fn count_tokens(text: &str) -> u64 {
-    let mut count = 0;
-    let mut in_word = false;
-    let mut rest = text;
-    while let Some(&byte) = rest.as_bytes().first() {
-        // Nearly all text is ASCII, for which a table look-up is enough; the rest is decoded character by character.
-        let (class, bytes) = if byte < 0x80 {
-            (CLASSES[usize::from(byte)], 1)
-        } else {
-            let character = rest.chars().next().unwrap_or_default();
-            (class_of(character), character.len_utf8())
-        };
-        count += u64::from(class == Class::Mark || (class == Class::Word && !in_word));
-        in_word = class == Class::Word;
-        rest = &rest[bytes..];
-    }
-    count
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Space,
-    Word,
-    Mark,
-}
-
-fn class_of(character: char) -> Class {
-    if character.is_alphanumeric() || character == '_' {
-        Class::Word
-    } else if character.is_whitespace() || character.is_control() {
-        Class::Space
-    } else {
-        Class::Mark
-    }
-}
-
-static CLASSES: [Class; 128] = {
-    let mut classes = [Class::Mark; 128];
-    let mut byte = 0;
-    while byte < 128 {
-        let ascii = byte as u8;
-        if ascii.is_ascii_alphanumeric() || ascii == b'_' {
-            classes[byte] = Class::Word;
-        } else if ascii <= b' ' || ascii == 0x7f {
-            classes[byte] = Class::Space;
-        }
-        byte += 1;
-    }
-    classes
-};
-
 #[cfg(test)]
 #[path = "inference_tests.rs"]
 mod tests;

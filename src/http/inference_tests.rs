@@ -195,18 +195,6 @@ fn the_reply_is_the_one_of_the_design() {
     assert_eq!(std::str::from_utf8(&out), Ok(expected));
 }
 
-#[test]
-fn tokens_are_words_and_punctuation_marks() {
-    let question = count_tokens("What is the capital of France?");
-    let answer = count_tokens("The capital of France is Paris.");
-    assert_eq!(question + answer, 14);
-    assert_eq!(count_tokens(""), 0);
-    assert_eq!(count_tokens(" \n\t"), 0);
-    assert_eq!(count_tokens("snake_case x2 ..."), 5);
-    assert_eq!(count_tokens("naïve café — élan"), 4);
-    assert_eq!(count_tokens("日本語"), 1);
-}
-
 proptest! {
     #[test]
     fn any_input_survives_the_way_in_and_out(input in "\\PC{0,80}|[\\x00-\\x1f\"\\\\]{0,20}", model in "[a-z]{1,8}") {
@@ -219,7 +207,7 @@ proptest! {
             output: &request.input,
             latency: Duration::ZERO,
             queue_wait: Duration::ZERO,
-            tokens_used: count_tokens(&input),
+            tokens_used: 7,
         }.write(&mut out);
         let reply: serde_json::Value = serde_json::from_slice(&out).expect("valid");
         prop_assert_eq!(reply["output"].as_str(), Some(&*input));
@@ -234,17 +222,6 @@ proptest! {
     fn almost_json_never_panics(body in "[{}\\[\\]\",:a-z0-9 \n\\\\]{0,120}") {
         let _ = parse_body(body.as_bytes(), 100);
         let _ = parse_body(format!("{{\"input\":\"a\",\"parameters\":{body}}}").as_bytes(), 100);
-    }
-
-    #[test]
-    fn tokens_agree_with_the_obvious_count(text in "\\PC{0,60}|[ -~]{0,60}") {
-        let mut count = 0;
-        let mut previous = Class::Space;
-        for class in text.chars().map(class_of) {
-            count += u64::from(class == Class::Mark || (class == Class::Word && previous != Class::Word));
-            previous = class;
-        }
-        prop_assert_eq!(count_tokens(&text), count);
     }
 }
 

@@ -21,7 +21,7 @@
 //! runs them, and `ledger` knows which have come before.
 //!
 //! Pure, with no socket: `parse`, `values`, `chunked`, `assemble`, `request`, `routes`, `inference`, `batch`,
-//! `ledger`, `reasons`, `reject`, `answer`, `respond`. The shell around them: `core` (threads), `accept`, `timer`, `wire` (one socket),
+//! `ledger`, `reasons`, `reject`, `answer`, `tokens`, `respond`. The shell around them: `core` (threads), `accept`, `timer`, `wire` (one socket),
 //! `receive` and `connection` (its coroutine).
 //!
 //! Guarantees:
@@ -49,6 +49,7 @@ mod request;
 mod respond;
 mod routes;
 mod timer;
+mod tokens;
 mod values;
 mod wire;
 
@@ -57,7 +58,6 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub use self::core::{DataPlane, mailboxes};
-pub use self::inference::count_tokens;
 use self::ledger::Ledger;
 use self::reject::Rejection;
 use self::routes::Service;
