@@ -77,6 +77,12 @@ impl Assembler {
         std::mem::take(&mut self.continues)
     }
 
+    /// Keeps `fresh` bytes without looking at them. Not to be called within a body.
+    pub fn keep(&mut self, fresh: &[u8]) {
+        debug_assert!(self.body.is_none(), "these bytes belong to the body");
+        self.pending.extend_from_slice(fresh);
+    }
+
     /// Takes in `fresh` bytes (none, to look at what is pending) and gives the next request if it is complete.
     /// `fresh_id` makes a request id.
     pub fn feed(

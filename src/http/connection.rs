@@ -32,6 +32,10 @@ use crate::wake::Handler;
 const LINGER_MAX: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 8 << 20;
 
+/// So many requests in a row are told one by one that the server drains; the rest learn it from the close. Whoever
+/// pipelines without end would else keep the server from ending.
+const TURNED_AWAY_MAX: u32 = 1_000;
+
 /// A connection that is being served.
 pub struct Connection {
     pub(super) core: CoreRef,
@@ -40,6 +44,8 @@ pub struct Connection {
     /// When the connection fell silent: accepted, or the last answer written.
     pub(super) quiet_since: Time,
     pub(super) steps_in_a_row: u32,
+    /// Requests that were turned away because the server drains, for the sake of those behind them.
+    turned_away: u32,
 }
 
 /// How the connection goes on after an answer.
@@ -63,6 +69,7 @@ impl Connection {
             assembler: Assembler::new(),
             quiet_since: now,
             steps_in_a_row: 0,
+            turned_away: 0,
         }
     }
 
@@ -269,6 +276,9 @@ impl Connection {
     #[inline(never)]
     fn reply(&mut self, call: &Call, outcome: Outcome) -> Next {
         let core = self.core.clone();
+        if core.shared.phase() != Phase::Serving {
+            self.look_behind(&outcome);
+        }
         let persistence = self.persistence(call, &outcome);
         let now = clock::now();
         let rest = {
@@ -295,10 +305,36 @@ impl Connection {
         self.after(call, &outcome, persistence)
     }
 
+    /// Takes in what was pipelined behind the request that is about to be answered, while the server leaves: the answer
+    /// would else say that the connection closes, and those behind it would get none.
+    #[cold]
+    #[inline(never)]
+    fn look_behind(&mut self, outcome: &Outcome) {
+        if is_drained(outcome) {
+            self.turned_away += 1;
+        } else if matches!(outcome, Outcome::Refused(rejection) if rejection.closes()) {
+            return;
+        }
+        if self.assembler.has_pending() || self.turned_away >= TURNED_AWAY_MAX {
+            return;
+        }
+        let core = self.core.clone();
+        let mut scratch = core.scratch.lock();
+        self.wire.look_again();
+        // A broken or ended connection shows at the next read as well.
+        if let Ok(Some(bytes)) = self.wire.try_read(&mut scratch.input) {
+            self.assembler.keep(&scratch.input[..bytes]);
+        }
+    }
+
     fn persistence(&self, call: &Call, outcome: &Outcome) -> Persistence {
-        let refused_for_good = matches!(outcome, Outcome::Refused(rejection) if rejection.closes());
-        // What was pipelined behind this request has been accepted, and is answered before the server leaves.
-        let leaving = self.core.shared.phase() != Phase::Serving && !self.assembler.has_pending();
+        // What was pipelined behind this request has come while the server took requests, and is answered before it leaves.
+        let is_last = !self.assembler.has_pending() || self.turned_away >= TURNED_AWAY_MAX;
+        let refused_for_good = match outcome {
+            Outcome::Refused(rejection) if rejection.closes() => is_last || !is_drained(outcome),
+            _ => false,
+        };
+        let leaving = self.core.shared.phase() != Phase::Serving && is_last;
         if !call.keep_alive || refused_for_good || leaving {
             Persistence::Close
         } else if call.says_keep_alive {
@@ -359,6 +395,17 @@ impl Connection {
             }
         }
     }
+}
+
+/// Whether a request was turned away because the server drains.
+fn is_drained(outcome: &Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::Refused(Rejection::Unavailable {
+            reason: UnavailableReason::Draining,
+            ..
+        })
+    )
 }
 
 /// Runs `step`, which must not wait; `None` if it panicked. The panic hook has logged it by then.

@@ -140,6 +140,12 @@ impl<S> Wire<S> {
 }
 
 impl Wire<TcpStream> {
+    /// Makes the next read ask the socket even if nothing has been heard of it: news may have come, and been used up, in
+    /// a wait for something else.
+    pub fn look_again(&mut self) {
+        self.readable = true;
+    }
+
     /// Reads what is there; `None` if that is nothing yet, 0 at the end of the stream.
     ///
     /// # Errors

@@ -1,6 +1,9 @@
 //! How the server ends: SIGTERM loses nobody's request, and nothing keeps it from ending.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -197,6 +200,57 @@ fn a_request_half_sent_is_refused_once_it_is_whole_and_quiet_connections_close()
     assert_eq!(under_way.response().expect_problem(503)["status"], 503);
     under_way.expect_close();
     assert!(server.wait_exit().success());
+}
+
+#[test]
+fn requests_pipelined_behind_one_under_way_are_each_told() {
+    let _machine = light();
+    let mut server = Server::start(&["--sim-latency-ms", "1500", "--gpus", "1"]);
+    let mut client = server.connect();
+    let [second, third, fourth, fifth] = ["second", "third", "fourth", "fifth"].map(unique);
+    client.send([post("", "under way"), post("", &second)].concat());
+    wait_for("it to run", || {
+        server.status()["gpus"]
+            .to_string()
+            .contains("\"running\":1")
+    });
+    // These lie in the socket when the first is answered.
+    client.send([post("", &third), post("", &fourth)].concat());
+    client.send(post("", &fifth));
+    server.terminate();
+    server.wait_log("listeners are closed");
+    let response = client.response();
+    response.expect_output("under way");
+    assert!(!response.closes(), "others are still to be answered");
+    for (index, _) in [second, third, fourth, fifth].iter().enumerate() {
+        let response = client.response();
+        let problem = response.expect_problem(503);
+        assert_eq!(problem["reason"], "draining");
+        assert_eq!(response.closes(), index == 3, "{response:?}");
+    }
+    client.expect_close();
+    assert!(server.wait_exit().success());
+}
+
+#[test]
+fn whoever_pipelines_without_end_does_not_keep_the_server_from_ending() {
+    let _machine = light();
+    let mut server = Server::start(&["--sim-latency-ms", "1", "--drain-grace-ms", "600000"]);
+    let mut reader = TcpStream::connect(server.listen()).expect("connect");
+    let mut writer = reader.try_clone().expect("a descriptor");
+    let many = post("", "y").repeat(100);
+    writer.write_all(&many).expect("the server reads");
+    let writing = thread::spawn(move || while writer.write_all(&many).is_ok() {});
+    reader.read_exact(&mut [0; 1_000]).expect("answers come");
+    server.terminate();
+    // Until the server has had enough.
+    let mut answers = [0; 64 << 10];
+    while reader.read(&mut answers).is_ok_and(|bytes| bytes > 0) {}
+    let (elapsed, status) = timed(|| server.wait_exit());
+    assert!(status.success());
+    assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
+    drop(reader);
+    writing.join().expect("it ends with the connection");
 }
 
 #[test]
