@@ -77,7 +77,7 @@ fn serve(config: Config) -> anyhow::Result<()> {
     // Before any thread starts, so that none of them ever gets to handle a signal by default.
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't listen for signals")?;
     let server = Arc::new(Server::start(&config)?);
-    log::info!("ports are open; waiting for the first GPU");
+    log::info!("ports are open; waiting for the GPUs");
     // Elsewhere, because a GPU may take its time to warm up, and a signal must not have to wait for that.
     spawn("screen", &server, move |server| {
         let is_ready = server.wait_ready();

@@ -32,7 +32,8 @@ use crate::screen;
 use crate::ticket::{Failure, Input};
 use crate::tier::Tier;
 
-/// The start-up screen waits so long for the first GPU, so that its curl line works when pasted.
+/// The start-up screen waits so long for the GPUs, so that its curl line works when pasted and the log does not push it
+/// out of sight.
 const READY_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// How often somebody who waits for a state of the whole server looks at it.
@@ -152,11 +153,15 @@ impl Server {
         self.admin.as_ref().map(Admin::addr)
     }
 
-    /// Waits for the first GPU to come into service, or until all have failed to or that takes too long to wait for. Says
-    /// whether it came.
+    /// Waits until every GPU is in service or has failed to come, or until that takes too long to wait for. Says whether one
+    /// is. What each has to say when it comes is in the log by then.
     pub fn wait_ready(&self) -> bool {
-        let is_down = |gpu: &Arc<Gpu>| gpu.cell().state() == State::Down;
-        let settled = || self.core.gate.is_ready() || self.core.gpus.iter().all(is_down);
+        let settled = || {
+            // A GPU counts as healthy when its thread first asks for work, the last thing that it does at its start.
+            let healthy = self.core.collector.capacity().healthy();
+            let is_down = |gpu: &&Arc<Gpu>| gpu.cell().state() == State::Down;
+            healthy + self.core.gpus.iter().filter(is_down).count() >= self.core.gpus.len()
+        };
         self.wait_until(clock::now() + READY_WAIT_MAX, settled);
         self.core.gate.is_ready()
     }

@@ -1,9 +1,11 @@
 //! The command line and the configuration file, as operators meet them.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
-use crate::support::server::run;
-use crate::support::{Client, Server};
+use crate::support::server::{command, run};
+use crate::support::{Client, Server, wait_for};
 
 fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("funicular.example.toml")
@@ -155,6 +157,41 @@ fn a_second_server_on_the_same_port_is_refused_and_the_first_one_goes_on() {
         server.infer("x").expect_output("x");
         assert_eq!(server.admin_get("/healthz").status, 200);
     }
+}
+
+#[test]
+fn the_screen_is_the_last_thing_at_the_start() {
+    let shown = tempfile::NamedTempFile::new().expect("a file");
+    // Both streams append to one file, as they would to one terminal.
+    let appending = || {
+        let file = File::options().append(true).open(shown.path());
+        Stdio::from(file.expect("the file"))
+    };
+    // Canaries that come back one after another.
+    let slow = [
+        "--gpus",
+        "8",
+        "--sim-latency-ms",
+        "300",
+        "--sim-jitter",
+        "1",
+    ];
+    let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let mut child = command(&[&ports[..], &slow].concat())
+        .stdout(appending())
+        .stderr(appending())
+        .spawn()
+        .expect("the binary can be run");
+    let text = || std::fs::read_to_string(shown.path()).unwrap_or_default();
+    wait_for("the screen and all GPUs", || {
+        let text = text();
+        text.contains("\n  curl ") && text.matches("is ready").count() == 8
+    });
+    let _ = child.kill();
+    child.wait().expect("it ends");
+    let text = text();
+    let (_, after) = text.split_once("\n  curl ").expect("a curl line");
+    assert!(!after.contains("INFO"), "{text}");
 }
 
 #[test]
