@@ -2,8 +2,8 @@
 //!
 //! Called for every answer, on the acceptor core, with texts that a caller chose; so 64 KiB may take no longer in one
 //! script than in another. Telling letters from marks takes a search in Unicode's tables: 8 ms for 64 KiB of Korean, in
-//! which the core serves nobody else; found in a table of our own they take 20 us. So what such a search gave is kept, a byte for each character. The
-//! table fills as characters come up: most servers never see most scripts.
+//! which the core serves nobody else. So what such a search gave is kept, a byte for each character, and the same text
+//! takes 20 us. The table fills as characters come up: most servers never see most scripts.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
