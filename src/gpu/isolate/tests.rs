@@ -2,6 +2,7 @@
 
 mod devices;
 mod elsewhere;
+mod landing;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -209,14 +210,19 @@ impl Rig {
         script: impl Fn(usize, usize, &[String]) -> Outcome + Send + Sync + 'static,
     ) {
         let script: Script = Arc::new(script);
+        self.run(search, |gpu| Scripted {
+            gpu,
+            script: Arc::clone(&script),
+            staged: Default::default(),
+            running: None,
+            launches: 0,
+        });
+    }
+
+    /// Starts the GPUs on executors of any kind.
+    fn run<E: Executor + Send + 'static>(&mut self, search: bool, make: impl Fn(usize) -> E) {
         for gpu in &self.gpus {
-            let executor = Scripted {
-                gpu: gpu.index,
-                script: Arc::clone(&script),
-                staged: Default::default(),
-                running: None,
-                launches: 0,
-            };
+            let executor = make(gpu.index);
             let settings = GpuSettings {
                 batch_timeout: None,
                 reset_max: Duration::from_secs(10),
