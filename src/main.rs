@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         }
         Action::Check(flags) => with_config(flags, Role::Server, check),
         Action::Serve(flags) => with_config(flags, Role::Server, run),
+        Action::Devices { json } => devices(json),
         Action::Worker(flags) => with_config(flags, Role::Worker, run),
     }
 }
@@ -38,6 +39,27 @@ fn run(config: Config) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("funicular: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Lists the devices; without one, says why.
+fn devices(json: bool) -> ExitCode {
+    let found = funicular::gpu::cuda::start::devices();
+    let text = match (&found, json) {
+        (found, true) => screen::devices_json(found),
+        (Ok((devices, version)), false) => screen::devices(devices, *version),
+        (Err(_), false) => String::new(),
+    };
+    if let Err(error) = show(&text) {
+        eprintln!("funicular: can't write the list: {error}");
+        return ExitCode::FAILURE;
+    }
+    match found {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("funicular: {problem}");
             ExitCode::FAILURE
         }
     }

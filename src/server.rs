@@ -14,8 +14,11 @@ use crate::batch::schedule::Scheduler;
 use crate::clock::{self, Time};
 use crate::config::keys::{self, Key};
 use crate::config::units::{counted, span};
-use crate::config::{Config, ExecutorConfig, Identity, Role};
+use crate::config::{Config, CudaConfig, ExecutorConfig, Identity, Role};
 use crate::gate::Gate;
+use crate::gpu::cuda::device::Description;
+use crate::gpu::cuda::image::Image;
+use crate::gpu::cuda::{self, Cuda, Plan};
 use crate::gpu::executor::MakeExecutor;
 use crate::gpu::faults::{Fault, Script};
 use crate::gpu::health::State;
@@ -60,6 +63,9 @@ pub enum StartError {
     /// The admin plane did not start.
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// The kernel can't be used (any more: the configuration had it tried).
+    #[error("{0}")]
+    Kernel(String),
     /// A thread or a descriptor that the server needs could not be had.
     #[error("can't start {what}: {cause}")]
     Resource {
@@ -100,6 +106,8 @@ struct Core {
     started: Time,
     config: Config,
     gpus: Vec<Arc<Gpu>>,
+    /// What the GPUs are, where the server drives them itself.
+    devices: Vec<Description>,
     collector: Arc<Collector>,
     gate: Gate,
     shared: Arc<Shared>,
@@ -121,7 +129,7 @@ impl Server {
         let script = Arc::new(Script::new(config.gpus, scripted(&config.executor)));
         let core = Arc::new(assemble(config, listen.addr())?);
         let mailboxes = Arc::clone(core.collector.mailboxes());
-        start_threads(&core, &script)?;
+        start_threads(&core, &script, kernel(&config.executor)?)?;
         let data = DataPlane::start(
             Arc::clone(&core.shared),
             mailboxes,
@@ -281,10 +289,18 @@ fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
         started,
         config: config.clone(),
         gpus,
+        devices: devices(&config.executor),
         gate: gate(),
         collector,
         shared: Arc::new(shared),
     })
+}
+
+/// None, where they can't be told: the GPUs' threads will say why.
+fn devices(executor: &ExecutorConfig) -> Vec<Description> {
+    let cuda = executor.cuda();
+    let devices = cuda.and_then(|_| cuda::start::devices().ok());
+    devices.map_or_else(Vec::new, |(devices, _)| devices)
 }
 
 fn known_keys(identity: &Identity) -> Result<Option<Arc<Keys>>, KeysError> {
@@ -337,8 +353,35 @@ fn takes_faults(executor: &ExecutorConfig) -> bool {
         .is_some_and(|simulated| simulated.faults_admin)
 }
 
+/// The file with the kernel, which all GPUs share.
+fn kernel(executor: &ExecutorConfig) -> Result<Option<Arc<Image>>, StartError> {
+    let image = executor.cuda().map(CudaConfig::image).transpose();
+    image
+        .map(|image| image.map(Arc::new))
+        .map_err(StartError::Kernel)
+}
+
+/// What GPU number `index` runs, unless the executor is another one.
+fn plan(config: &Config, index: usize, image: &Arc<Image>) -> Option<Plan> {
+    let (cuda, limits) = (config.executor.cuda()?, &config.http.limits);
+    Some(Plan {
+        ordinal: index,
+        image: Arc::clone(image),
+        entry: cuda.entry.clone(),
+        shape: cuda.shape,
+        work_us: cuda.work_us,
+        rooms: cuda.rooms(limits),
+        sizes: cuda.sizes(config.batch.batch_max, limits)?,
+    })
+}
+
 /// What makes the executor of `gpu`, on its thread.
-fn executor(config: &Config, gpu: &Arc<Gpu>, script: &Arc<Script>) -> MakeExecutor {
+fn executor(
+    config: &Config,
+    gpu: &Arc<Gpu>,
+    script: &Arc<Script>,
+    plan: Option<Plan>,
+) -> MakeExecutor {
     let index = gpu.index;
     match &config.executor {
         ExecutorConfig::Simulated(simulated) => {
@@ -349,6 +392,15 @@ fn executor(config: &Config, gpu: &Arc<Gpu>, script: &Arc<Script>) -> MakeExecut
             let (python, gpu) = (python.clone(), Arc::clone(gpu));
             let note = move |text: &str| gpu.cell().note(text);
             Box::new(move || Box::new(Python::new(python, index, Box::new(note))))
+        }
+        ExecutorConfig::Cuda(_) => {
+            let plan = plan.expect("the configuration was checked, and the kernel read");
+            let (told, noted) = (Arc::clone(gpu), Arc::clone(gpu));
+            let report = cuda::Report {
+                phase: Box::new(move |phase, span| told.recorder().cuda_phase(phase, span)),
+                progress: Box::new(move |text| noted.cell().note(text)),
+            };
+            Box::new(move || Box::new(Cuda::new(plan, report)))
         }
         ExecutorConfig::Remote(remote) => {
             let worker = Worker {
@@ -364,15 +416,22 @@ fn executor(config: &Config, gpu: &Arc<Gpu>, script: &Arc<Script>) -> MakeExecut
 /// Longest time that a reset may take: what the executor asks for its start, and a moment to clear away what was before.
 fn reset_max(config: &ExecutorConfig) -> Duration {
     const CLEARING_MAX: Duration = Duration::from_secs(30);
+    // The driver compiles PTX; a large file takes minutes.
+    const COMPILING_MAX: Duration = Duration::from_secs(300);
     let start_max = match config {
         ExecutorConfig::Simulated(simulated) => simulated.cold_start,
         ExecutorConfig::Python(python) => python.start_timeout,
+        ExecutorConfig::Cuda(_) => COMPILING_MAX,
         ExecutorConfig::Remote(_) => Duration::ZERO,
     };
     start_max + CLEARING_MAX
 }
 
-fn start_threads(core: &Arc<Core>, script: &Arc<Script>) -> Result<(), StartError> {
+fn start_threads(
+    core: &Arc<Core>,
+    script: &Arc<Script>,
+    kernel: Option<Arc<Image>>,
+) -> Result<(), StartError> {
     let is_worker = core.config.role == Role::Worker;
     let settings = GpuSettings {
         batch_timeout: core.config.batch_timeout,
@@ -387,7 +446,10 @@ fn start_threads(core: &Arc<Core>, script: &Arc<Script>) -> Result<(), StartErro
         search: !is_worker,
     };
     for gpu in &core.gpus {
-        let make = executor(&core.config, gpu, script);
+        let plan = kernel
+            .as_ref()
+            .and_then(|image| plan(&core.config, gpu.index, image));
+        let make = executor(&core.config, gpu, script, plan);
         let (gpu, settings) = (Arc::clone(gpu), settings.clone());
         let thread = thread::Builder::new().name(format!("gpu-{}", gpu.index));
         thread
@@ -447,6 +509,7 @@ impl Core {
         let batch_time = self.collector.batch_time(gpu.index);
         GpuSnapshot {
             state: health.state().label(),
+            device: self.devices.get(gpu.index).map(ToString::to_string),
             up: in_service,
             since: health.since(),
             why: health.why().to_owned(),

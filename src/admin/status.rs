@@ -35,6 +35,8 @@ struct Status<'a> {
 #[derive(Serialize)]
 struct Gpu<'a> {
     gpu: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'a str>,
     state: &'static str,
     up: bool,
     /// Wall clock, as in an HTTP date.
@@ -79,6 +81,7 @@ fn gpu_status(number: usize, gpu: &GpuSnapshot, now: Time) -> Gpu<'_> {
     let since = clock::wall().checked_sub(age).map(httpdate::fmt_http_date);
     Gpu {
         gpu: number,
+        device: gpu.device.as_deref(),
         state: gpu.state,
         up: gpu.up,
         since: since.unwrap_or_default(),
@@ -135,6 +138,7 @@ mod tests {
         let third = 1.0 / 3.0;
         let gpu = GpuSnapshot {
             state: "ready",
+            device: None,
             up: true,
             since: Time::from_nanos(1_234_567_891),
             why: String::new(),

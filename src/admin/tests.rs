@@ -12,6 +12,7 @@ use crate::tier::Tier;
 fn snapshot(gpus: usize) -> Snapshot {
     let gpu = GpuSnapshot {
         state: "down",
+        device: None,
         up: false,
         since: Time::ZERO,
         why: "the device is \"gone\"".to_owned(),

@@ -57,8 +57,17 @@ enum Command {
     /// Print the effective configuration with every derived limit, and start nothing
     #[command(after_help = EXAMPLE)]
     Check(Flags),
+    /// List the GPUs that the CUDA executor can use
+    Devices(DevicesFlags),
     /// Print the version
     Version,
+}
+
+#[derive(Debug, Args)]
+struct DevicesFlags {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// What the command line asks for.
@@ -70,6 +79,11 @@ pub enum Action {
     Worker(Flags),
     /// Print the effective configuration.
     Check(Flags),
+    /// List the devices.
+    Devices {
+        /// As JSON.
+        json: bool,
+    },
     /// Print the version.
     Version,
 }
@@ -83,6 +97,7 @@ impl Cli {
             Some(Command::Serve(flags)) => Action::Serve(flags.after(before)),
             Some(Command::Worker(flags)) => Action::Worker(flags.after(before)),
             Some(Command::Check(flags)) => Action::Check(flags.after(before)),
+            Some(Command::Devices(DevicesFlags { json })) => Action::Devices { json },
             Some(Command::Version) => Action::Version,
         }
     }
@@ -104,6 +119,8 @@ pub struct Flags {
     pub(super) admission: AdmissionFlags,
     #[command(flatten)]
     pub(super) python: PythonFlags,
+    #[command(flatten)]
+    pub(super) cuda: CudaFlags,
     #[command(flatten)]
     pub(super) simulated: SimulatedFlags,
     #[command(flatten)]
@@ -174,10 +191,11 @@ pub(super) struct ServerFlags {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "GPUs")]
 pub(super) struct GpuFlags {
-    /// Number of GPUs, one thread each [default: 4]
+    /// Number of GPUs, one thread each; without it remote has one for each worker, cuda one for each device [default: 4]
     #[arg(long, value_name = "COUNT", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) gpus: Option<i64>,
-    /// What runs the batches: simulated, python (implied by --python) or remote (implied by --worker) [default: simulated]
+    /// What runs the batches: simulated, python (implied by --python), cuda (implied by --cuda-module) or remote
+    /// (implied by --worker) [default: simulated]
     #[arg(long, value_name = "NAME", value_parser = values::executor)]
     pub(super) executor: Option<ExecutorKind>,
     /// Time after which a batch has failed, in ms, or auto: max(500, 5 x measured batch time) [default: auto]
@@ -237,6 +255,32 @@ pub(super) struct PythonFlags {
     /// Time to import it and to load its model, in s [default: 300]
     #[arg(long, value_name = "S", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) python_start_timeout_s: Option<i64>,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "CUDA executor")]
+pub(super) struct CudaFlags {
+    /// File with your kernel: PTX, cubin or fatbin; without one the bundled kernels, batchstring and busy [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub(super) cuda_module: Option<PathBuf>,
+    /// The kernel's name there [default: batchstring]
+    #[arg(long, value_name = "NAME")]
+    pub(super) cuda_entry: Option<String>,
+    /// Threads of a block; each input has a block [default: 256]
+    #[arg(long, value_name = "THREADS", value_parser = values::whole, allow_negative_numbers = true)]
+    pub(super) cuda_block: Option<i64>,
+    /// Dynamic shared memory of a block [default: 0]
+    #[arg(long, value_name = "BYTES", value_parser = values::whole, allow_negative_numbers = true)]
+    pub(super) cuda_shared_bytes: Option<i64>,
+    /// Room for an output: so many times its input's length [default: 1]
+    #[arg(long, value_name = "TIMES", value_parser = values::whole, allow_negative_numbers = true)]
+    pub(super) cuda_output_factor: Option<i64>,
+    /// And so many bytes more, --output-max-bytes at most together [default: 256]
+    #[arg(long, value_name = "BYTES", value_parser = values::whole, allow_negative_numbers = true)]
+    pub(super) cuda_output_extra: Option<i64>,
+    /// Work, in microseconds, for kernels that are made to take time, such as busy [default: 0]
+    #[arg(long, value_name = "US", value_parser = values::whole, allow_negative_numbers = true)]
+    pub(super) cuda_work_us: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, Args)]

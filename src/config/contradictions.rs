@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::cuda;
 use super::raw::{Origin, RawConfig, origin, value_or};
 use super::remote::{self, Role};
 use super::room::Room;
@@ -22,6 +23,7 @@ pub fn contradictions(raw: &RawConfig, config: &Config) -> Vec<Refusal> {
         rules_contradict(raw, config),
         canary_beyond_input(raw, config),
         remote::contradiction(raw, config).and_then(|(at, problem)| refusal(raw, &at, problem)),
+        cuda::contradiction(raw, config).and_then(|(at, problem)| refusal(raw, &at, problem)),
     ];
     let faults = faults_beyond_gpus(raw, config);
     all.into_iter().flatten().chain(faults).collect()
@@ -182,6 +184,7 @@ pub fn warnings(raw: &RawConfig, config: &Config, room: &Room) -> Vec<String> {
         keys_unread(raw, config),
         python_unused(raw, config),
         variable_beyond_gpus(config),
+        cuda::warning(raw, config),
         remote::warning(raw, config),
         batch_timeout_too_short(config),
         grace_too_short(config),

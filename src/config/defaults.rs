@@ -71,6 +71,12 @@ whole_numbers! {
     HOLD_MAX_MS = 40, 0 => DEADLINE_MAX_MS;
     TARGET_LATENCY_MS = 500, 1 => DEADLINE_MAX_MS;
     PYTHON_START_TIMEOUT_S = 300, 1 => 86_400;
+    CUDA_BLOCK = 256, 1 => 1_024;
+    // Devices have less; the driver says how much.
+    CUDA_SHARED_BYTES = 0, 0 => 1 << 20;
+    CUDA_OUTPUT_FACTOR = 1, 0 => 1_024;
+    CUDA_OUTPUT_EXTRA = 256, 0 => SIZE_MAX_BYTES;
+    CUDA_WORK_US = 0, 0 => 1_000 * DEADLINE_MAX_MS;
     SIM_LATENCY_MS = 100, 0 => DEADLINE_MAX_MS;
     SIM_COLD_START_MS = 0, 0 => DEADLINE_MAX_MS;
     BODY_MAX_BYTES = 1 << 20, 1 => SIZE_MAX_BYTES;

@@ -65,6 +65,13 @@ keys! {
     PYTHON_BIN = "python" "bin" "--python-bin";
     PYTHON_ENV = "python" "env" "--python-env";
     PYTHON_START_TIMEOUT_S = "python" "start_timeout_s" "--python-start-timeout-s";
+    CUDA_MODULE = "cuda" "module" "--cuda-module";
+    CUDA_ENTRY = "cuda" "entry" "--cuda-entry";
+    CUDA_BLOCK = "cuda" "block" "--cuda-block";
+    CUDA_SHARED_BYTES = "cuda" "shared_bytes" "--cuda-shared-bytes";
+    CUDA_OUTPUT_FACTOR = "cuda" "output_factor" "--cuda-output-factor";
+    CUDA_OUTPUT_EXTRA = "cuda" "output_extra_bytes" "--cuda-output-extra";
+    CUDA_WORK_US = "cuda" "work_us" "--cuda-work-us";
     SIM_LATENCY_MS = "simulated" "latency_ms" "--sim-latency-ms";
     SIM_JITTER = "simulated" "jitter" "--sim-jitter";
     SIM_COLD_START_MS = "simulated" "cold_start_ms" "--sim-cold-start-ms";

@@ -21,6 +21,8 @@ pub struct Machine {
     pub open_files: u64,
     /// The most memory mappings that a process may have (`vm.max_map_count`).
     pub memory_maps: u64,
+    /// The devices that CUDA's driver lists, or why it lists none. None where nobody needs to know.
+    pub cuda_devices: Option<Result<usize, String>>,
 }
 
 impl Machine {
@@ -37,6 +39,7 @@ impl Machine {
             cores,
             open_files: open_files(),
             memory_maps: memory_maps(),
+            cuda_devices: None,
         }
     }
 }

@@ -15,6 +15,7 @@
 mod cli;
 mod contradictions;
 pub mod cores;
+mod cuda;
 mod defaults;
 mod error;
 pub mod keys;
@@ -46,6 +47,7 @@ use crate::keys::Keys;
 use crate::tier::Tier;
 
 pub use cli::{Action, Cli, Flags};
+pub use cuda::CudaConfig;
 pub use error::{ConfigError, Refusal};
 pub use machine::{Machine, raise_open_files_limit};
 pub use python::{PythonConfig, Variable};
@@ -109,6 +111,8 @@ pub enum ExecutorConfig {
     Simulated(SimulatedConfig),
     /// The user's own batch function, in one worker process for each GPU.
     Python(PythonConfig),
+    /// A kernel, on the GPUs of this machine.
+    Cuda(CudaConfig),
     /// GPUs on other machines.
     Remote(RemoteConfig),
 }
@@ -234,8 +238,10 @@ impl Config {
             None => RawConfig::default(),
         };
         let raw = flags.overlay(file).for_role(role);
-        let config = Config::resolve(&raw, &Machine::read())?;
+        let machine = Machine::read().with_devices_for(&raw);
+        let config = Config::resolve(&raw, &machine)?;
         let config = config.with_keys_checked(&raw)?.with_python_found();
+        let config = config.with_kernel_tried(&raw)?;
         config.with_secret(&raw, std::env::var(SECRET_VARIABLE).ok())
     }
 
@@ -294,6 +300,7 @@ impl ExecutorConfig {
         match self {
             ExecutorConfig::Simulated(_) => values::ExecutorKind::Simulated.name(),
             ExecutorConfig::Python(_) => values::ExecutorKind::Python.name(),
+            ExecutorConfig::Cuda(_) => values::ExecutorKind::Cuda.name(),
             ExecutorConfig::Remote(_) => values::ExecutorKind::Remote.name(),
         }
     }
@@ -302,7 +309,7 @@ impl ExecutorConfig {
     pub fn batch_time(&self) -> Duration {
         match self {
             ExecutorConfig::Simulated(simulated) => simulated.latency,
-            ExecutorConfig::Python(_) => Duration::ZERO,
+            ExecutorConfig::Python(_) | ExecutorConfig::Cuda(_) => Duration::ZERO,
             ExecutorConfig::Remote(_) => Duration::ZERO,
         }
     }
@@ -311,7 +318,8 @@ impl ExecutorConfig {
     pub fn simulated(&self) -> Option<&SimulatedConfig> {
         match self {
             ExecutorConfig::Simulated(simulated) => Some(simulated),
-            ExecutorConfig::Python(_) | ExecutorConfig::Remote(_) => None,
+            ExecutorConfig::Python(_) | ExecutorConfig::Cuda(_) => None,
+            ExecutorConfig::Remote(_) => None,
         }
     }
 
@@ -320,6 +328,7 @@ impl ExecutorConfig {
         match self {
             ExecutorConfig::Remote(remote) => Some(remote),
             ExecutorConfig::Simulated(_) | ExecutorConfig::Python(_) => None,
+            ExecutorConfig::Cuda(_) => None,
         }
     }
 
@@ -327,8 +336,17 @@ impl ExecutorConfig {
     pub fn python(&self) -> Option<&PythonConfig> {
         match self {
             ExecutorConfig::Python(python) => Some(python),
-            ExecutorConfig::Remote(_) => None,
+            ExecutorConfig::Cuda(_) | ExecutorConfig::Remote(_) => None,
             ExecutorConfig::Simulated(_) => None,
+        }
+    }
+
+    /// The CUDA executor's settings, if it is chosen.
+    pub fn cuda(&self) -> Option<&CudaConfig> {
+        match self {
+            ExecutorConfig::Cuda(cuda) => Some(cuda),
+            ExecutorConfig::Simulated(_) | ExecutorConfig::Python(_) => None,
+            ExecutorConfig::Remote(_) => None,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The command line laid over the file: where each flag's value goes.
 
 use super::cli::{
-    AdmissionFlags, BatchFlags, Flags, GpuFlags, LimitFlags, PythonFlags, RemoteFlags, ServerFlags,
-    SimulatedFlags, TimeoutFlags,
+    AdmissionFlags, BatchFlags, CudaFlags, Flags, GpuFlags, LimitFlags, PythonFlags, RemoteFlags,
+    ServerFlags, SimulatedFlags, TimeoutFlags,
 };
 use super::keys::{self, Key};
 use super::raw::{Given, Origin, RawConfig};
@@ -19,6 +19,7 @@ impl Flags {
         self.batch.overlay(&mut raw);
         self.admission.overlay(&mut raw);
         self.python.overlay(&mut raw);
+        self.cuda.overlay(&mut raw);
         self.simulated.overlay(&mut raw);
         self.remote.overlay(&mut raw);
         self.limits.overlay(&mut raw);
@@ -115,6 +116,31 @@ impl PythonFlags {
             keys::PYTHON_START_TIMEOUT_S,
         );
         lay_list(&mut python.env, self.python_env, keys::PYTHON_ENV);
+    }
+}
+
+impl CudaFlags {
+    fn overlay(self, raw: &mut RawConfig) {
+        let cuda = &mut raw.cuda;
+        lay(&mut cuda.module, self.cuda_module, keys::CUDA_MODULE);
+        lay(&mut cuda.entry, self.cuda_entry, keys::CUDA_ENTRY);
+        lay(&mut cuda.block, self.cuda_block, keys::CUDA_BLOCK);
+        lay(
+            &mut cuda.shared_bytes,
+            self.cuda_shared_bytes,
+            keys::CUDA_SHARED_BYTES,
+        );
+        lay(
+            &mut cuda.output_factor,
+            self.cuda_output_factor,
+            keys::CUDA_OUTPUT_FACTOR,
+        );
+        lay(
+            &mut cuda.output_extra_bytes,
+            self.cuda_output_extra,
+            keys::CUDA_OUTPUT_EXTRA,
+        );
+        lay(&mut cuda.work_us, self.cuda_work_us, keys::CUDA_WORK_US);
     }
 }
 

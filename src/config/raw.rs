@@ -15,7 +15,7 @@ use super::cores::CoreChoice;
 use super::error::{ConfigError, Refusal};
 use super::remote::Role;
 use super::values::{AdminAddress, Auto, ExecutorKind, FromScalar, IdentityKind, Scalar};
-use super::{keys, slip, suggest};
+use super::{defaults, keys, slip, suggest};
 use crate::tier::Tier;
 
 /// Where a value comes from.
@@ -105,6 +105,7 @@ pub struct RawConfig {
     pub(super) batch: RawBatch,
     pub(super) admission: RawAdmission,
     pub(super) python: RawPython,
+    pub(super) cuda: RawCuda,
     pub(super) simulated: RawSimulated,
     pub(super) remote: RawRemote,
     pub(super) limits: RawLimits,
@@ -180,6 +181,22 @@ pub(super) struct RawPython {
     pub(super) bin: Option<Given<PathBuf>>,
     pub(super) env: Option<Vec<Given<String>>>,
     pub(super) start_timeout_s: Option<Given<i64>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table: write [cuda] on a line of its own"
+)]
+pub(super) struct RawCuda {
+    pub(super) module: Option<Given<PathBuf>>,
+    pub(super) entry: Option<Given<String>>,
+    pub(super) block: Option<Given<i64>>,
+    pub(super) shared_bytes: Option<Given<i64>>,
+    pub(super) output_factor: Option<Given<i64>>,
+    pub(super) output_extra_bytes: Option<Given<i64>>,
+    pub(super) work_us: Option<Given<i64>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -291,6 +308,28 @@ impl RawConfig {
             .target
             .as_ref()
             .filter(|target| !target.value.is_empty())
+    }
+
+    /// The file with a kernel, if one is named: an empty path is none.
+    pub(super) fn cuda_module(&self) -> Option<&Given<PathBuf>> {
+        self.cuda
+            .module
+            .as_ref()
+            .filter(|module| !module.value.as_os_str().is_empty())
+    }
+
+    /// The executor that is named, or else the one that what is given for it implies.
+    pub(super) fn executor_kind(&self) -> ExecutorKind {
+        let implied = if !self.workers().is_empty() {
+            ExecutorKind::Remote
+        } else if self.python_target().is_some() {
+            ExecutorKind::Python
+        } else if self.cuda_module().is_some() {
+            ExecutorKind::Cuda
+        } else {
+            defaults::EXECUTOR
+        };
+        value_or(&self.executor, implied)
     }
 
     /// A path that was given, as this process can open it: one in the file is meant from where the file lies, one on

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use super::contradictions::{contradictions, warnings};
 use super::cores::{self, CoreChoice};
+use super::cuda::{self, CudaConfig};
 use super::defaults::{self, Whole};
 use super::keys::{self, Key};
 use super::python::{self, PythonConfig, Variable};
 use super::raw::{Given, RawConfig, origin, value_or};
 use super::remote;
 use super::room::Room;
-use super::units::grouped;
+use super::units::{counted, grouped};
 use super::values::{Auto, ExecutorKind, IdentityKind};
 use super::{
     BatchConfig, Config, ConfigError, DrainConfig, ExecutorConfig, HttpConfig, HttpLimits,
@@ -23,6 +24,7 @@ use super::{
 };
 use crate::admission::DefaultDeadline;
 use crate::admission::Rules;
+use crate::gpu::cuda::Shape;
 use crate::gpu::faults::Fault;
 use crate::tier::Tier;
 
@@ -39,7 +41,7 @@ impl Config {
         };
         let cores = check.cores(machine);
         let executor = check.executor();
-        let gpus = check.gpus(&executor);
+        let gpus = check.gpus(&executor, machine);
         let room = Room::on(machine, cores.len(), gpus);
         let batch = check.batch();
         let http = check.http(&room);
@@ -142,27 +144,75 @@ impl Check<'_> {
     }
 
     fn executor(&mut self) -> ExecutorConfig {
-        let implied = if !self.raw.workers().is_empty() {
-            ExecutorKind::Remote
-        } else if self.raw.python_target().is_some() {
-            ExecutorKind::Python
-        } else {
-            defaults::EXECUTOR
-        };
-        match value_or(&self.raw.executor, implied) {
+        match self.raw.executor_kind() {
             ExecutorKind::Simulated => ExecutorConfig::Simulated(self.simulated()),
             ExecutorKind::Python => ExecutorConfig::Python(self.python()),
+            ExecutorKind::Cuda => ExecutorConfig::Cuda(self.cuda()),
             ExecutorKind::Remote => {
                 ExecutorConfig::Remote(remote::named(self.raw, &mut self.refusals))
             }
         }
     }
 
-    /// Each worker is a GPU, so that nobody has to count them.
-    fn gpus(&mut self, executor: &ExecutorConfig) -> usize {
-        match executor.remote() {
-            Some(remote) if self.raw.gpus.is_none() => remote.workers.len().max(1),
+    /// Each worker, or each device, is a GPU, so that nobody has to count them.
+    fn gpus(&mut self, executor: &ExecutorConfig, machine: &Machine) -> usize {
+        match (executor, &machine.cuda_devices) {
+            (ExecutorConfig::Remote(remote), _) if self.raw.gpus.is_none() => {
+                remote.workers.len().max(1)
+            }
+            (ExecutorConfig::Cuda(_), Some(devices)) => self.gpus_among(devices),
             _ => self.count(&self.raw.gpus, defaults::GPUS),
+        }
+    }
+
+    /// The first of the devices that the driver lists, or all of them.
+    fn gpus_among(&mut self, devices: &Result<usize, String>) -> usize {
+        let given = &self.raw.gpus;
+        let devices = match devices {
+            Ok(devices) => (*devices).min(defaults::GPUS.max as usize),
+            Err(problem) => {
+                let problem = format!("is cuda, but {problem}");
+                self.refuse(keys::EXECUTOR, &self.raw.executor, &problem);
+                return 1;
+            }
+        };
+        if given.is_none() {
+            return devices;
+        }
+        let gpus = self.count(given, defaults::GPUS);
+        if gpus > devices {
+            let problem = format!(
+                "is {gpus}, but the driver lists {} (see funicular devices): leave it out to use what there is",
+                counted(devices as u64, "device")
+            );
+            self.refuse(keys::GPUS, given, &problem);
+        }
+        gpus
+    }
+
+    fn cuda(&mut self) -> CudaConfig {
+        let raw = &self.raw.cuda;
+        let entry = value_or(&raw.entry, cuda::ENTRY.to_owned());
+        if entry.is_empty() || entry.contains('\0') {
+            self.refuse(
+                keys::CUDA_ENTRY,
+                &raw.entry,
+                "is no name of a kernel (default: batchstring)",
+            );
+        }
+        CudaConfig {
+            module: self
+                .raw
+                .cuda_module()
+                .map(|module| self.raw.located(module)),
+            entry,
+            shape: Shape {
+                threads: self.whole(&raw.block, defaults::CUDA_BLOCK),
+                shared_bytes: self.whole(&raw.shared_bytes, defaults::CUDA_SHARED_BYTES),
+            },
+            output_factor: self.count(&raw.output_factor, defaults::CUDA_OUTPUT_FACTOR),
+            output_extra_bytes: self.count(&raw.output_extra_bytes, defaults::CUDA_OUTPUT_EXTRA),
+            work_us: self.whole(&raw.work_us, defaults::CUDA_WORK_US),
         }
     }
 

@@ -75,6 +75,7 @@ mod tests {
             cores: vec![0, 1],
             open_files,
             memory_maps,
+            cuda_devices: None,
         };
         Room::on(&machine, 2, 4)
     }

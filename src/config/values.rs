@@ -149,15 +149,18 @@ pub enum ExecutorKind {
     Simulated,
     /// The user's own batch function.
     Python,
+    /// A kernel, on the GPUs of this machine.
+    Cuda,
     /// GPUs on other machines, behind workers.
     Remote,
 }
 
 impl ExecutorKind {
     /// All executors of this build.
-    pub const ALL: [ExecutorKind; 3] = [
+    pub const ALL: [ExecutorKind; 4] = [
         ExecutorKind::Simulated,
         ExecutorKind::Python,
+        ExecutorKind::Cuda,
         ExecutorKind::Remote,
     ];
 
@@ -166,6 +169,7 @@ impl ExecutorKind {
         match self {
             ExecutorKind::Simulated => "simulated",
             ExecutorKind::Python => "python",
+            ExecutorKind::Cuda => "cuda",
             ExecutorKind::Remote => "remote",
         }
     }

@@ -10,7 +10,7 @@
 //! [`fate`] says what becomes of a batch's tickets at its launch, its return and its loss (pure). A batch that a busy
 //! device turned away goes back to wait. One on which the function raised is searched for the inputs at fault: [`search`]
 //! and [`case`] are pure, `isolate` runs them. [`executor`] is the trait behind which a GPU hides, [`simulated`] the one
-//! that needs none, [`remote`] the one whose GPU is on another machine; [`health`] says whether a GPU may serve (pure);
+//! that needs none, [`cuda`] the one that drives it itself, [`remote`] the one whose GPU is on another machine; [`health`] says whether a GPU may serve (pure);
 //! [`cell`] is what the thread shares with the [`watchdog`]. A [`Gpu`] is everything about one GPU that is not its thread's
 //! own.
 //!
@@ -20,6 +20,7 @@
 pub mod activity;
 pub mod case;
 pub mod cell;
+pub mod cuda;
 pub mod executor;
 pub mod fate;
 pub mod faults;
@@ -143,7 +144,8 @@ impl Gpu {
         self.batches.load(Ordering::Relaxed)
     }
 
-    fn recorder(&self) -> &GpuRecorder {
+    /// Where its thread records.
+    pub fn recorder(&self) -> &GpuRecorder {
         self.metrics.gpu(self.index)
     }
 

@@ -120,6 +120,40 @@ pub const GAP_BOUNDS: [u64; 21] = [
     S,
 ];
 
+/// Upper bounds of the phases of a batch on a device, in nanoseconds: gaps are microseconds, kernels take up to seconds.
+pub const PHASE_BOUNDS: [u64; 30] = [
+    US,
+    2 * US,
+    5 * US,
+    7_500,
+    10 * US,
+    15 * US,
+    20 * US,
+    30 * US,
+    50 * US,
+    75 * US,
+    100 * US,
+    150 * US,
+    200 * US,
+    300 * US,
+    500 * US,
+    MS,
+    2 * MS,
+    5 * MS,
+    10 * MS,
+    20 * MS,
+    50 * MS,
+    75 * MS,
+    100 * MS,
+    110 * MS,
+    150 * MS,
+    200 * MS,
+    500 * MS,
+    S,
+    2 * S,
+    10 * S,
+];
+
 /// Upper bounds of batch sizes, in tickets.
 pub const SIZE_BOUNDS: [u64; 20] = [
     1, 2, 4, 8, 16, 24, 32, 40, 50, 60, 70, 80, 90, 95, 99, 100, 128, 256, 512, 1024,
@@ -141,6 +175,7 @@ mod tests {
         assert_ascending(&LATENCY_BOUNDS);
         assert_ascending(&STAGE_BOUNDS);
         assert_ascending(&GAP_BOUNDS);
+        assert_ascending(&PHASE_BOUNDS);
         assert_ascending(&SIZE_BOUNDS);
     }
 }

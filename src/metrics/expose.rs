@@ -8,16 +8,19 @@ mod process;
 
 use std::collections::BTreeMap;
 
+use prometheus::proto::Metric;
+
 use page::{Page, counter, gauge, histogram};
 pub(super) use process::Process;
 
 use super::labels::{
-    Abandonment, BatchOutcome, CODES, GPU_STATES, Isolation, LaunchReason, NO_TIER, OTHER_CODE,
-    ShedReason, Stage, ZONES,
+    Abandonment, BatchOutcome, CODES, CudaPhase, GPU_STATES, Isolation, LaunchReason, NO_TIER,
+    OTHER_CODE, ShedReason, Stage, ZONES,
 };
 use super::names::{self, Family};
 use super::record::{Histogram, Reading, Recorder};
 use super::{Metrics, Snapshot};
+use crate::config::values::ExecutorKind;
 use crate::tier::Tier;
 
 const NANOS_PER_SECOND: f64 = 1e9;
@@ -282,6 +285,21 @@ impl Metrics {
         page.push(&names::GPU_UP, up);
         page.push(&names::GPU_STATE, states);
         page.push(&names::GPU_BATCH_TIME, times);
+        if snapshot.executor == ExecutorKind::Cuda.name() {
+            page.push(&names::CUDA_PHASE, self.cuda_phases());
+        }
+    }
+
+    fn cuda_phases(&self) -> Vec<Metric> {
+        let gpus = self.gpus.iter().enumerate();
+        let phases = gpus.flat_map(|(number, gpu)| {
+            CudaPhase::ALL.iter().map(move |phase| {
+                let reading = read(&gpu.cuda_phases[phase.index()]);
+                let labels = [&*number.to_string(), phase.name()];
+                histogram(&names::CUDA_PHASE, &labels, &reading, NANOS_PER_SECOND)
+            })
+        });
+        phases.collect()
     }
 
     fn server(&self, page: &mut Page, snapshot: &Snapshot) {

@@ -145,6 +145,24 @@ label_values! {
 }
 
 label_values! {
+    /// What the CUDA executor does with a batch. Some of it runs beside the kernel of another batch.
+    CudaPhase {
+        /// Packing the inputs into pinned memory.
+        Stage = "stage",
+        /// Their copy to the device.
+        H2d = "h2d",
+        /// The kernel, and its launch.
+        Kernel = "kernel",
+        /// The copy of the results.
+        D2h = "d2h",
+        /// Reading them.
+        Demux = "demux",
+        /// The device's time between the end of one kernel and the start of the next, which had boarded ahead.
+        Gap = "gap",
+    }
+}
+
+label_values! {
     /// How a search for bad inputs ended.
     Isolation {
         /// Bad inputs were found and proven; everybody else was answered.

@@ -228,6 +228,13 @@ pub const GPU_BATCH_TIME: Family = gauge(
     "Decayed mean of the batch time, on which launch rule and capacity rest; absent until measured.",
 );
 
+/// Where the time of a batch goes with the CUDA executor.
+pub const CUDA_PHASE: Family = histogram(
+    "funicular_cuda_phase_seconds",
+    &["gpu", "phase"],
+    "With the CUDA executor only: stage and demux by the host's clock; h2d, kernel, d2h and gap by the device's.",
+);
+
 // Connections and process.
 
 /// Open connections.
@@ -294,6 +301,7 @@ pub const ALL: &[&Family] = &[
     &GPU_UP,
     &GPU_STATE,
     &GPU_BATCH_TIME,
+    &CUDA_PHASE,
     &CONNECTIONS,
     &CONNECTIONS_OPENED,
     &CONNECTIONS_REFUSED,

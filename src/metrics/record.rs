@@ -10,9 +10,10 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::bounds::{GAP_BOUNDS, LATENCY_BOUNDS, SIZE_BOUNDS, STAGE_BOUNDS};
+use super::bounds::{GAP_BOUNDS, LATENCY_BOUNDS, PHASE_BOUNDS, SIZE_BOUNDS, STAGE_BOUNDS};
 use super::labels::{
-    Abandonment, BatchOutcome, CODES, Isolation, LaunchReason, ShedReason, Stage, code_index,
+    Abandonment, BatchOutcome, CODES, CudaPhase, Isolation, LaunchReason, ShedReason, Stage,
+    code_index,
 };
 use crate::tier::Tier;
 
@@ -193,6 +194,7 @@ pub struct GpuRecorder {
     pub(super) duration: Histogram<34>,
     pub(super) gap: Histogram<21>,
     pub(super) busy_nanos: Counter,
+    pub(super) cuda_phases: [Histogram<30>; CudaPhase::COUNT],
 }
 
 impl GpuRecorder {
@@ -206,6 +208,7 @@ impl GpuRecorder {
             duration: Histogram::new(&STAGE_BOUNDS),
             gap: Histogram::new(&GAP_BOUNDS),
             busy_nanos: Counter::new(),
+            cuda_phases: [const { Histogram::new(&PHASE_BOUNDS) }; CudaPhase::COUNT],
         }
     }
 
@@ -236,6 +239,11 @@ impl GpuRecorder {
     /// The GPU stood idle for `gap` between two batches although tickets waited.
     pub fn batch_gap(&self, gap: Duration) {
         self.gap.observe(nanos(gap), 1);
+    }
+
+    /// A batch of the CUDA executor spent `span` in `phase`.
+    pub fn cuda_phase(&self, phase: CudaPhase, span: Duration) {
+        self.cuda_phases[phase.index()].observe(nanos(span), 1);
     }
 
     /// The GPU ran something for `busy`.

@@ -58,6 +58,8 @@ pub struct QueueSnapshot {
 pub struct GpuSnapshot {
     /// One of [`super::labels::GPU_STATES`].
     pub state: &'static str,
+    /// Which device it is, where the server knows.
+    pub device: Option<String>,
     /// Whether it counts towards capacity.
     pub up: bool,
     /// When it came into this state.

@@ -2,12 +2,13 @@
 //! limit that follows from them as comments.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::admission::DefaultDeadline;
 use crate::config::keys::{self, Key};
 use crate::config::units::{bytes, grouped, span};
-use crate::config::{Config, Identity, SecretConfig, cores};
+use crate::config::{Config, Identity, cores};
 use crate::tier::Tier;
 
 /// The effective configuration as TOML, with the derived limits above it as comments.
@@ -33,11 +34,11 @@ pub fn effective(config: &Config) -> String {
             let auto = quoted("auto");
             line(
                 &mut text,
-                &format!("{:<17} = {auto}  # here: {value}", key.name),
+                &format!("{:<18} = {auto}  # here: {value}", key.name),
             );
             continue;
         }
-        line(&mut text, &format!("{:<17} = {value}", key.name));
+        line(&mut text, &format!("{:<18} = {value}", key.name));
     }
     text
 }
@@ -51,7 +52,7 @@ fn derived(config: &Config) -> Vec<(&'static str, String)> {
     let limits = &config.http.limits;
     let waiting = Tier::COUNT * config.queue_bound;
     let product = |count: usize, size: usize| bytes((count as u64).saturating_mul(size as u64));
-    vec![
+    let mut all = vec![
         ("capacity", super::capacity(config)),
         ("acceptor cores", config.cores.len().to_string()),
         ("open files needed", grouped(config.open_files_needed())),
@@ -83,22 +84,24 @@ fn derived(config: &Config) -> Vec<(&'static str, String)> {
             "shutdown",
             format!("{} at most", span(config.drain.delay + config.drain.grace)),
         ),
-    ]
+    ];
+    let cuda = config.executor.cuda();
+    if let Some(sizes) = cuda.and_then(|cuda| cuda.sizes(config.batch.batch_max, limits)) {
+        let text = format!("{}, and as much pinned here", bytes(sizes.total() as u64));
+        all.push(("memory of each GPU", text));
+    }
+    all
 }
 
 /// Every setting with its value as TOML, in the order of [`keys::ALL`].
 fn settings(config: &Config) -> Vec<(Key, String)> {
     let (http, drain, batch) = (&config.http, &config.drain, &config.batch);
-    // Of an executor that is not chosen the defaults hold.
-    let simulated = &config.executor.simulated().cloned().unwrap_or_default();
-    let python = &config.executor.python().cloned().unwrap_or_default();
-    let remote = &config.executor.remote().cloned().unwrap_or_default();
     let rules = &config.admission;
     let admin = config
         .admin
         .map_or("off".to_owned(), |admin| admin.to_string());
     let limits = &http.limits;
-    vec![
+    let mut all = vec![
         (keys::LISTEN, quoted(&config.listen.to_string())),
         (keys::ADMIN, quoted(&admin)),
         (keys::CORES, quoted(&cores::list(&config.cores))),
@@ -106,7 +109,7 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
         (keys::MODEL, quoted(&http.model)),
         (keys::DEFAULT_TIER, quoted(http.default_tier.name())),
         (keys::IDENTITY, quoted(config.identity.name())),
-        (keys::KEYS_FILE, quoted(&keys_file(&config.identity))),
+        (keys::KEYS_FILE, quoted(&path(keys_file(&config.identity)))),
         (keys::DEADLINE_MS, deadline(http.deadline)),
         (keys::QUEUE_BOUND, config.queue_bound.to_string()),
         (keys::GPUS, config.gpus.to_string()),
@@ -128,23 +131,9 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
         (keys::RED_S, number(rules.red)),
         (keys::LIMIT_S, number(rules.limit)),
         (keys::MIN_SHARE, shares(&rules.min_share)),
-        (keys::PYTHON_TARGET, quoted(&python.target)),
-        (keys::PYTHON_BIN, quoted(&python.bin.display().to_string())),
-        (keys::PYTHON_ENV, list(&python.env)),
-        (
-            keys::PYTHON_START_TIMEOUT_S,
-            python.start_timeout.as_secs().to_string(),
-        ),
-        (keys::SIM_LATENCY_MS, millis(simulated.latency)),
-        (keys::SIM_JITTER, number(simulated.jitter)),
-        (keys::SIM_COLD_START_MS, millis(simulated.cold_start)),
-        (keys::SIM_FAULTS, list(&simulated.faults)),
-        (keys::SIM_FAULTS_ADMIN, simulated.faults_admin.to_string()),
-        (keys::REMOTE_WORKERS, list(&remote.workers)),
-        (
-            keys::REMOTE_SECRET_FILE,
-            quoted(&secret_file(&config.secret)),
-        ),
+    ];
+    all.extend(executor_settings(config));
+    all.extend(vec![
         (keys::BODY_MAX_BYTES, limits.body_max_bytes.to_string()),
         (keys::INPUT_MAX_BYTES, limits.input_max_bytes.to_string()),
         (keys::OUTPUT_MAX_BYTES, limits.output_max_bytes.to_string()),
@@ -157,6 +146,42 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
         (keys::WRITE_TIMEOUT_MS, millis(http.timeouts.write)),
         (keys::DRAIN_DELAY_MS, millis(drain.delay)),
         (keys::DRAIN_GRACE_MS, millis(drain.grace)),
+    ]);
+    all
+}
+
+/// Those of the executors, from [`keys::PYTHON_TARGET`] on.
+fn executor_settings(config: &Config) -> Vec<(Key, String)> {
+    // Of an executor that is not chosen the defaults hold.
+    let simulated = &config.executor.simulated().cloned().unwrap_or_default();
+    let python = &config.executor.python().cloned().unwrap_or_default();
+    let cuda = &config.executor.cuda().cloned().unwrap_or_default();
+    let remote = &config.executor.remote().cloned().unwrap_or_default();
+    vec![
+        (keys::PYTHON_TARGET, quoted(&python.target)),
+        (keys::PYTHON_BIN, quoted(&python.bin.display().to_string())),
+        (keys::PYTHON_ENV, list(&python.env)),
+        (
+            keys::PYTHON_START_TIMEOUT_S,
+            python.start_timeout.as_secs().to_string(),
+        ),
+        (keys::CUDA_MODULE, quoted(&path(cuda.module.as_deref()))),
+        (keys::CUDA_ENTRY, quoted(&cuda.entry)),
+        (keys::CUDA_BLOCK, cuda.shape.threads.to_string()),
+        (keys::CUDA_SHARED_BYTES, cuda.shape.shared_bytes.to_string()),
+        (keys::CUDA_OUTPUT_FACTOR, cuda.output_factor.to_string()),
+        (keys::CUDA_OUTPUT_EXTRA, cuda.output_extra_bytes.to_string()),
+        (keys::CUDA_WORK_US, cuda.work_us.to_string()),
+        (keys::SIM_LATENCY_MS, millis(simulated.latency)),
+        (keys::SIM_JITTER, number(simulated.jitter)),
+        (keys::SIM_COLD_START_MS, millis(simulated.cold_start)),
+        (keys::SIM_FAULTS, list(&simulated.faults)),
+        (keys::SIM_FAULTS_ADMIN, simulated.faults_admin.to_string()),
+        (keys::REMOTE_WORKERS, list(&remote.workers)),
+        (
+            keys::REMOTE_SECRET_FILE,
+            quoted(&path(config.secret.file.as_deref())),
+        ),
     ]
 }
 
@@ -165,17 +190,15 @@ fn quoted(text: &str) -> String {
 }
 
 /// An empty path stands for none.
-fn keys_file(identity: &Identity) -> String {
-    match identity {
-        Identity::Trusted => String::new(),
-        Identity::Keys(path) => path.display().to_string(),
-    }
+fn path(path: Option<&Path>) -> String {
+    path.map_or_else(String::new, |path| path.display().to_string())
 }
 
-/// Likewise.
-fn secret_file(secret: &SecretConfig) -> String {
-    let file = secret.file.as_ref();
-    file.map_or_else(String::new, |path| path.display().to_string())
+fn keys_file(identity: &Identity) -> Option<&Path> {
+    match identity {
+        Identity::Trusted => None,
+        Identity::Keys(path) => Some(path),
+    }
 }
 
 fn shares(min_share: &[f64; Tier::COUNT]) -> String {

@@ -4,6 +4,7 @@
 //! phrases of the start-up screen, `listening on http://ADDR` and `admin on http://ADDR`, each ending its line, and the
 //! output of `check` is a file that `--config` takes.
 
+mod devices;
 mod effective;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use crate::config::{
 };
 use crate::tier::Tier;
 
+pub use devices::{devices, devices_json};
 pub use effective::effective;
 
 /// This build's version.
@@ -147,6 +149,11 @@ fn executor(executor: &ExecutorConfig) -> String {
         ExecutorConfig::Python(PythonConfig { target, bin, .. }) => {
             format!("{target}, run by {}, a process for each GPU", bin.display())
         }
+        ExecutorConfig::Cuda(cuda) => format!(
+            "the kernel {}, {} threads for each input",
+            cuda.kernel(),
+            cuda.shape.threads
+        ),
         ExecutorConfig::Remote(RemoteConfig { workers }) => {
             let workers: Vec<String> = workers.iter().map(ToString::to_string).collect();
             workers.join(", ")

@@ -13,6 +13,7 @@ fn machine() -> Machine {
         cores: (0..8).collect(),
         open_files: 1 << 20,
         memory_maps: 65_530,
+        cuda_devices: None,
     }
 }
 
@@ -122,55 +123,64 @@ fn check_prints_every_setting_and_the_derived_limits() {
 # head of one request      24 KiB at most
 # shutdown                 30 s at most
 
-listen            = "127.0.0.1:8080"
-admin             = "127.0.0.1:9090"
-cores             = "auto"  # here: "0-7"
-max_connections   = "auto"  # here: 20000
-model             = "llm-v1"
-default_tier      = "free"
-identity          = "trusted"
-keys_file         = ""
-deadline_ms       = "auto"
-queue_bound       = 65536
-gpus              = 4
-executor          = "simulated"
-batch_timeout_ms  = "auto"
-canary            = "funicular canary"
-log_level         = "info"
+listen             = "127.0.0.1:8080"
+admin              = "127.0.0.1:9090"
+cores              = "auto"  # here: "0-7"
+max_connections    = "auto"  # here: 20000
+model              = "llm-v1"
+default_tier       = "free"
+identity           = "trusted"
+keys_file          = ""
+deadline_ms        = "auto"
+queue_bound        = 65536
+gpus               = 4
+executor           = "simulated"
+batch_timeout_ms   = "auto"
+canary             = "funicular canary"
+log_level          = "info"
 
 [batch]
-batch_max         = 100
-hold_max_ms       = 40
-patience          = 1
+batch_max          = 100
+hold_max_ms        = 40
+patience           = 1
 
 [admission]
-target_latency_ms = 500
-yellow_s          = 0.2
-red_s             = 0.5
-limit_s           = 1
-min_share         = { enterprise = 0, paid = 0, free = 0 }
+target_latency_ms  = 500
+yellow_s           = 0.2
+red_s              = 0.5
+limit_s            = 1
+min_share          = { enterprise = 0, paid = 0, free = 0 }
 
 [python]
-target            = ""
-bin               = "auto"
-env               = []
-start_timeout_s   = 300
+target             = ""
+bin                = "auto"
+env                = []
+start_timeout_s    = 300
+
+[cuda]
+module             = ""
+entry              = "batchstring"
+block              = 256
+shared_bytes       = 0
+output_factor      = 1
+output_extra_bytes = 256
+work_us            = 0
 
 [simulated]
-latency_ms        = 100
-jitter            = 0
-cold_start_ms     = 0
-faults            = []
-faults_admin      = false
+latency_ms         = 100
+jitter             = 0
+cold_start_ms      = 0
+faults             = []
+faults_admin       = false
 "#;
     assert!(text.contains(expected), "{text}");
     let chosen = effective(&config("cores = 2\nmax_connections = 300"));
     assert!(
-        chosen.contains("\ncores             = \"0-1\"\nmax_connections   = 300\n"),
+        chosen.contains("\ncores              = \"0-1\"\nmax_connections    = 300\n"),
         "{chosen}"
     );
     for key in crate::config::keys::ALL {
-        let line = format!("\n{:<17} = ", key.name);
+        let line = format!("\n{:<18} = ", key.name);
         assert!(text.contains(&line), "{key} is missing in\n{text}");
     }
 }

@@ -1,6 +1,7 @@
 //! What is taken and what is warned of, and that the example, the help and the code agree.
 
 mod command_line;
+mod cuda;
 mod identity;
 mod python;
 mod refused;
@@ -20,6 +21,7 @@ fn machine() -> Machine {
         cores: vec![0, 1, 2, 5],
         open_files: 1 << 20,
         memory_maps: 65_530,
+        cuda_devices: None,
     }
 }
 
@@ -150,6 +152,10 @@ fn commands_are_told_apart() {
         action(&["funicular", "version"]),
         Ok(Action::Version)
     ));
+    assert!(matches!(
+        action(&["funicular", "devices", "--json"]),
+        Ok(Action::Devices { json: true })
+    ));
     assert!(action(&["funicular", "--gpu", "2"]).is_err());
 }
 
@@ -175,7 +181,8 @@ const LINE: &str = "--listen localhost:2221 --admin off --cores 0,2 --max-connec
         --default-tier Enterprise --deadline-ms 2222 --queue-bound 2222 --gpus 22 --executor simulated \
         --identity keys --keys flag.keys --canary flag --target-latency-ms 222 --backlog-yellow-s 0.22 \
         --backlog-red-s 0.222 --backlog-limit-s 2 --min-share paid=0.22 --sim-fault kind=raise,gpu=21,marker=x \
-        --python flag.py:f --python-bin flag --python-env 21:A=flag --python-start-timeout-s 22 \
+        --cuda-module flag.ptx --cuda-entry flag --cuda-block 22 --cuda-shared-bytes 22 --cuda-output-factor 2 \
+        --cuda-output-extra 22 --cuda-work-us 22 --python flag.py:f --python-bin flag --python-env 21:A=flag --python-start-timeout-s 22 \
         --batch-timeout-ms 2222 --log-level debug --batch-max 22 --hold-max-ms 22 --patience inf \
         --sim-latency-ms 22 --sim-jitter 0.22 --sim-cold-start-ms 22 --sim-faults-admin=false \
         --worker http://flag:2 --worker-secret-file flag.secret --body-max-bytes 2222 \
@@ -248,6 +255,7 @@ fn expected_of_line() -> Config {
         log_level: LevelFilter::Debug,
         warnings: vec![
             "the batch function flag.py:f does not run, since the executor is simulated".to_owned(),
+            "the kernel in flag.ptx does not run, since the executor is simulated".to_owned(),
             "remote.workers get no batches, since the executor is simulated".to_owned(),
             "GPUs will fail as scripted: kind=raise,gpu=21,marker=x".to_owned(),
         ],

@@ -267,6 +267,8 @@ fn every_flag_says_in_plain_words_what_it_takes() {
         "canary",
         "sim-fault",
         "sim-faults-admin",
+        "cuda-entry",
+        "cuda-module",
         "python",
         "python-bin",
         "python-env",

@@ -12,6 +12,7 @@ use crate::clock::Time;
 fn snapshot(gpus: usize) -> Snapshot {
     let gpu = GpuSnapshot {
         state: "ready",
+        device: None,
         up: true,
         since: Time::ZERO,
         why: String::new(),
@@ -58,7 +59,11 @@ fn family_names(text: &str) -> Vec<&str> {
 
 #[test]
 fn exactly_the_named_families_are_exposed_and_those_of_the_process() {
-    let text = Metrics::new(2, 2).render(&snapshot(2)).expect("text");
+    let cuda = Snapshot {
+        executor: "cuda".to_owned(),
+        ..snapshot(2)
+    };
+    let text = Metrics::new(2, 2).render(&cuda).expect("text");
     let (process, ours): (Vec<_>, Vec<_>) = family_names(&text)
         .into_iter()
         .partition(|name| name.starts_with("process_"));
@@ -84,6 +89,26 @@ fn exactly_the_named_families_are_exposed_and_those_of_the_process() {
             BTreeSet::from(expected)
         );
     }
+}
+
+#[test]
+fn the_phases_of_cuda_are_exposed_only_where_there_are_any() {
+    let metrics = Metrics::new(2, 1);
+    metrics
+        .gpu(1)
+        .cuda_phase(CudaPhase::Gap, Duration::from_micros(12));
+    let mut snapshot = snapshot(2);
+    let text = metrics.render(&snapshot).expect("text");
+    assert!(!text.contains("cuda"));
+    snapshot.executor = "cuda".to_owned();
+    let series = series(&metrics.render(&snapshot).expect("text"));
+    let count = |gpu, phase| {
+        series[&format!("funicular_cuda_phase_seconds_count{{gpu=\"{gpu}\",phase=\"{phase}\"}}")]
+    };
+    assert_eq!(
+        (count(1, "gap"), count(0, "gap"), count(1, "kernel")),
+        (1.0, 0.0, 0.0)
+    );
 }
 
 #[test]
