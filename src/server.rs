@@ -336,6 +336,7 @@ fn settings(config: &Config, keys: Option<Arc<Keys>>, listen: SocketAddr) -> Set
             write: timeouts.write,
         },
         connections_max: http.max_connections,
+        request_memory_bytes: limits.request_memory_bytes,
         authority: screen::reachable(listen).to_string(),
     }
 }
@@ -495,6 +496,7 @@ impl Core {
             backlog_seconds: backlog_seconds(backlog.total(), load.capacity),
             capacity_rps: load.capacity,
             arrival_rate_rps: self.collector.arrival_rate(),
+            request_memory_bytes: self.shared.request_memory_bytes(),
             queues: Tier::ALL.map(|tier| QueueSnapshot {
                 waiting: backlog.waiting(Lane::Fresh, tier),
                 retry: backlog.waiting(Lane::Retry, tier),

@@ -34,6 +34,11 @@ impl Input {
             parameters: None,
         }
     }
+
+    /// Bytes of memory that it takes.
+    pub fn held_bytes(&self) -> usize {
+        self.text.len() + self.parameters.as_ref().map_or(0, |text| text.len())
+    }
 }
 
 /// What the batch function returned for one input.

@@ -26,6 +26,8 @@ struct Status<'a> {
     arrival_rate_requests_per_second: f64,
     backlog_seconds: f64,
     connections: u64,
+    request_memory_bytes: usize,
+    request_memory_limit_bytes: usize,
     #[serde(serialize_with = "by_tier")]
     queues: &'a [QueueSnapshot; Tier::COUNT],
     gpus: Vec<Gpu<'a>>,
@@ -65,6 +67,8 @@ pub(super) fn render(snapshot: &Snapshot, metrics: &Metrics) -> serde_json::Resu
         arrival_rate_requests_per_second: rounded(snapshot.arrival_rate_rps),
         backlog_seconds: rounded(snapshot.backlog_seconds),
         connections: metrics.connections(),
+        request_memory_bytes: snapshot.request_memory_bytes.0,
+        request_memory_limit_bytes: snapshot.request_memory_bytes.1,
         queues: &snapshot.queues,
         gpus: gpus
             .map(|(number, gpu)| gpu_status(number, gpu, snapshot.now))
@@ -159,6 +163,7 @@ mod tests {
             backlog_seconds: third,
             capacity_rps: 1e3 * third,
             arrival_rate_rps: 6.6e-14,
+            request_memory_bytes: (4_096, 1 << 30),
             queues: [QueueSnapshot::default(); Tier::COUNT],
             gpus: vec![gpu],
         };

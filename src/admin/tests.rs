@@ -33,6 +33,7 @@ fn snapshot(gpus: usize) -> Snapshot {
         backlog_seconds: f64::INFINITY,
         capacity_rps: 0.0,
         arrival_rate_rps: 12.5,
+        request_memory_bytes: (4_096, 1 << 30),
         queues: [QueueSnapshot {
             waiting: 5,
             retry: 2,

@@ -335,6 +335,9 @@ pub(super) struct LimitFlags {
     /// Longest request target [default: 8192]
     #[arg(long, value_name = "BYTES", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) target_max_bytes: Option<i64>,
+    /// Most memory that all requests hold together, in MiB, or auto: a quarter of the machine's [default: auto]
+    #[arg(long, value_name = "MIB", value_parser = values::auto, allow_negative_numbers = true)]
+    pub(super) request_memory_mib: Option<Auto>,
 }
 
 #[derive(Clone, Debug, Default, Args)]

@@ -85,6 +85,7 @@ keys! {
     HEADER_MAX_BYTES = "limits" "header_max_bytes" "--header-max-bytes";
     HEADER_MAX_COUNT = "limits" "header_max_count" "--header-max-count";
     TARGET_MAX_BYTES = "limits" "target_max_bytes" "--target-max-bytes";
+    REQUEST_MEMORY_MIB = "limits" "request_memory_mib" "--request-memory-mib";
     HEADER_TIMEOUT_MS = "timeouts" "header_ms" "--header-timeout-ms";
     BODY_TIMEOUT_MS = "timeouts" "body_ms" "--body-timeout-ms";
     IDLE_TIMEOUT_MS = "timeouts" "idle_ms" "--idle-timeout-ms";

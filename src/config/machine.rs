@@ -23,6 +23,9 @@ pub struct Machine {
     pub memory_maps: u64,
     /// The devices that CUDA's driver lists, or why it lists none. None where nobody needs to know.
     pub cuda_devices: Option<Result<usize, String>>,
+    /// Bytes of memory that this process may use: the machine's, or fewer if its control group allows fewer. None where
+    /// the system does not tell.
+    pub memory_bytes: Option<u64>,
 }
 
 impl Machine {
@@ -40,6 +43,7 @@ impl Machine {
             open_files: open_files(),
             memory_maps: memory_maps(),
             cuda_devices: None,
+            memory_bytes: memory_bytes(),
         }
     }
 }
@@ -54,6 +58,47 @@ fn memory_maps() -> u64 {
         .ok()
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(MEMORY_MAPS_DEFAULT)
+}
+
+fn memory_bytes() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let groups = read("/proc/self/cgroup");
+    let limit = |folder: &str| read(&format!("/sys/fs/cgroup{folder}/memory.max"));
+    // A container sees its own group at the root.
+    let limits = control_group(&groups)
+        .into_iter()
+        .chain([""])
+        .map(|folder| group_limit(&limit(folder)));
+    limits
+        .chain([machine_memory(&read("/proc/meminfo"))])
+        .flatten()
+        .min()
+}
+
+/// The folder of this process's group in the unified hierarchy, and those above it: the strictest limit holds.
+fn control_group(cgroup: &str) -> Vec<&str> {
+    let unified = cgroup.lines().find_map(|line| line.strip_prefix("0::"));
+    let path = unified.unwrap_or_default().trim_end_matches('/');
+    let ends = path.match_indices('/').map(|(end, _)| end);
+    ends.skip(1)
+        .chain([path.len()])
+        .map(|end| &path[..end])
+        .filter(|folder| !folder.is_empty())
+        .collect()
+}
+
+/// Bytes, or `max`.
+fn group_limit(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// From `MemTotal:  16384 kB`.
+fn machine_memory(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1 << 10)
 }
 
 /// Raises this process's soft limit of open descriptors as far as the hard limit lets it, up to what a server can
@@ -83,6 +128,21 @@ mod tests {
         assert!(!machine.cores.is_empty());
         assert!(machine.cores.is_sorted());
         assert!(machine.open_files > 0 && machine.memory_maps > 0);
+    }
+
+    #[test]
+    fn the_memory_is_what_the_machine_or_the_strictest_group_allows() {
+        let meminfo = "MemTotal:       16384 kB\nMemFree:  7 kB\n";
+        assert_eq!(machine_memory(meminfo), Some(16 << 20));
+        assert_eq!(machine_memory("MemFree: 7 kB\n"), None);
+        assert_eq!(
+            (group_limit("1024\n"), group_limit("max\n")),
+            (Some(1_024), None)
+        );
+        let cgroup = "1:name=x:/y\n0::/a/b/c\n";
+        assert_eq!(control_group(cgroup), ["/a", "/a/b", "/a/b/c"]);
+        assert!(control_group("0::/\n").is_empty() && control_group("").is_empty());
+        assert!(memory_bytes().is_none_or(|bytes| bytes > 1 << 20));
     }
 
     #[test]

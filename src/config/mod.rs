@@ -20,6 +20,7 @@ mod defaults;
 mod error;
 pub mod keys;
 mod machine;
+mod memory;
 mod overlay;
 mod python;
 mod raw;
@@ -187,6 +188,8 @@ pub struct HttpLimits {
     pub header_max_count: usize,
     /// Request target.
     pub target_max_bytes: usize,
+    /// What all requests may hold together, see [`crate::http::budget`]; at least `body_max_bytes`.
+    pub request_memory_bytes: usize,
 }
 
 impl HttpLimits {

@@ -212,6 +212,11 @@ impl LimitFlags {
             self.target_max_bytes,
             keys::TARGET_MAX_BYTES,
         );
+        lay(
+            &mut limits.request_memory_mib,
+            self.request_memory_mib,
+            keys::REQUEST_MEMORY_MIB,
+        );
     }
 }
 

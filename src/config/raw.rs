@@ -240,6 +240,7 @@ pub(super) struct RawLimits {
     pub(super) header_max_bytes: Option<Given<i64>>,
     pub(super) header_max_count: Option<Given<i64>>,
     pub(super) target_max_bytes: Option<Given<i64>>,
+    pub(super) request_memory_mib: Option<Given<Auto>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

@@ -12,6 +12,7 @@ use super::cores::{self, CoreChoice};
 use super::cuda::{self, CudaConfig};
 use super::defaults::{self, Whole};
 use super::keys::{self, Key};
+use super::memory;
 use super::python::{self, PythonConfig, Variable};
 use super::raw::{Given, RawConfig, origin, value_or};
 use super::remote;
@@ -44,7 +45,7 @@ impl Config {
         let gpus = check.gpus(&executor, machine);
         let room = Room::on(machine, cores.len(), gpus);
         let batch = check.batch();
-        let http = check.http(&room);
+        let http = check.http(machine, &room);
         let config = Config {
             listen: value_or(&raw.listen, defaults::LISTEN),
             admin: value_or(&raw.admin, defaults::ADMIN).0,
@@ -76,7 +77,12 @@ impl Config {
 fn left_to_the_server(raw: &RawConfig) -> Vec<Key> {
     let cores = value_or(&raw.cores, defaults::CORES) == CoreChoice::Auto;
     let connections = value_or(&raw.max_connections, Auto::Auto) == Auto::Auto;
-    let all = [(cores, keys::CORES), (connections, keys::MAX_CONNECTIONS)];
+    let memory = value_or(&raw.limits.request_memory_mib, Auto::Auto) == Auto::Auto;
+    let all = [
+        (cores, keys::CORES),
+        (connections, keys::MAX_CONNECTIONS),
+        (memory, keys::REQUEST_MEMORY_MIB),
+    ];
     let left = all.into_iter().filter(|(is_left, _)| *is_left);
     left.map(|(_, key)| key).collect()
 }
@@ -364,10 +370,10 @@ impl Check<'_> {
         }
     }
 
-    fn http(&mut self, room: &Room) -> HttpConfig {
+    fn http(&mut self, machine: &Machine, room: &Room) -> HttpConfig {
         let raw = self.raw;
         HttpConfig {
-            limits: self.limits(),
+            limits: self.limits(machine),
             timeouts: self.timeouts(),
             max_connections: self.max_connections(room),
             model: self.model(),
@@ -382,10 +388,13 @@ impl Check<'_> {
             .map_or(DefaultDeadline::AtLeast(least), DefaultDeadline::Fixed)
     }
 
-    fn limits(&mut self) -> HttpLimits {
+    fn limits(&mut self, machine: &Machine) -> HttpLimits {
         let raw = &self.raw.limits;
+        let body = self.count(&raw.body_max_bytes, defaults::BODY_MAX_BYTES);
+        let memory = memory::request_memory(self.raw, machine, body, &mut self.refusals);
         HttpLimits {
-            body_max_bytes: self.count(&raw.body_max_bytes, defaults::BODY_MAX_BYTES),
+            body_max_bytes: body,
+            request_memory_bytes: memory,
             input_max_bytes: self.count(&raw.input_max_bytes, defaults::INPUT_MAX_BYTES),
             output_max_bytes: self.count(&raw.output_max_bytes, defaults::OUTPUT_MAX_BYTES),
             header_max_bytes: self.count(&raw.header_max_bytes, defaults::HEADER_MAX_BYTES),

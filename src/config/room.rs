@@ -76,6 +76,7 @@ mod tests {
             open_files,
             memory_maps,
             cuda_devices: None,
+            memory_bytes: Some(16 << 30),
         };
         Room::on(&machine, 2, 4)
     }

@@ -72,6 +72,18 @@ impl Assembler {
         !self.pending.is_empty()
     }
 
+    /// Bytes that it keeps.
+    pub fn held_bytes(&self) -> usize {
+        let body = self.body.as_ref().map_or(0, |body| body.bytes.len());
+        self.pending.len() + body
+    }
+
+    /// Gives up whatever is incomplete; whose it was, if its head was complete. What follows cannot be read any more.
+    pub fn give_up(&mut self) -> Option<Box<Call>> {
+        self.pending = Vec::new();
+        self.body.take().map(|body| body.call)
+    }
+
     /// Whether `100 Continue` is due; says so once.
     pub fn take_continue(&mut self) -> bool {
         std::mem::take(&mut self.continues)

@@ -32,6 +32,14 @@ pub struct BatchCall {
     pub fingerprint: [u8; 32],
 }
 
+impl BatchCall {
+    /// Bytes of memory that it takes.
+    pub fn held_bytes(&self) -> usize {
+        let ids: usize = self.request_ids.iter().map(|id| id.len()).sum();
+        ids + self.inputs.iter().map(Input::held_bytes).sum::<usize>()
+    }
+}
+
 #[derive(Deserialize)]
 struct Body<'b> {
     #[serde(borrow)]

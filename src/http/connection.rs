@@ -13,11 +13,12 @@ use std::time::Duration;
 use super::Phase;
 use super::answer::{Inferred, Outcome, abandonment_of, compose, rejection_of};
 use super::assemble::Assembler;
+use super::budget::Share;
 use super::core::CoreRef;
+use super::ending::Next;
 use super::receive::Arrival;
 use super::reject::{Rejection, ShedReason, UnavailableReason};
 use super::request::{Call, Request, Work};
-use super::respond::Persistence;
 use super::routes::Route;
 use super::wire::Wire;
 use crate::clock::{self, Time};
@@ -28,14 +29,6 @@ use crate::ticket::{Input, Reply, Ticket, TicketSlot};
 use crate::tier::Tier;
 use crate::wake::Handler;
 
-/// How long, and how many bytes, a peer may go on sending after the last answer before the connection is cut.
-const LINGER_MAX: Duration = Duration::from_secs(2);
-const LINGER_BYTES_MAX: usize = 8 << 20;
-
-/// So many requests in a row are told one by one that the server drains; the rest learn it from the close. Whoever
-/// pipelines without end would else keep the server from ending.
-const TURNED_AWAY_MAX: u32 = 1_000;
-
 /// A connection that is being served.
 pub struct Connection {
     pub(super) core: CoreRef,
@@ -44,20 +37,10 @@ pub struct Connection {
     /// When the connection fell silent: accepted, or the last answer written.
     pub(super) quiet_since: Time,
     pub(super) steps_in_a_row: u32,
+    /// What it holds of the memory for all requests.
+    pub(super) share: Share,
     /// Requests that were turned away because the server drains, for the sake of those behind them.
-    turned_away: u32,
-}
-
-/// How the connection goes on after an answer.
-#[derive(PartialEq)]
-enum Next {
-    Request,
-    /// The caller expects the close: nothing of it can be under way.
-    Close,
-    /// The caller may still be sending.
-    Linger,
-    /// The connection is broken.
-    Drop,
+    pub(super) turned_away: u32,
 }
 
 impl Connection {
@@ -69,6 +52,7 @@ impl Connection {
             assembler: Assembler::new(),
             quiet_since: now,
             steps_in_a_row: 0,
+            share: Share::default(),
             turned_away: 0,
         }
     }
@@ -104,7 +88,12 @@ impl Connection {
             arrived,
         } = arrival;
         let Request { call, work } = request;
+        let core = self.core.clone();
         let outcome = match work {
+            Ok(work) if !self.holds(&core, work.held_bytes()) => {
+                core.recorder().shed(call.tier, ShedReason::Memory);
+                Outcome::Refused(Rejection::out_of_memory())
+            }
             Ok(Work::Infer(input)) => self.infer(&call, input, begun, arrived),
             Ok(Work::Run(batch)) => self.run_batch(&call, *batch, begun, arrived),
             Ok(Work::Show(Route::Ready)) => self.readiness(),
@@ -122,6 +111,9 @@ impl Connection {
             _ => 200,
         };
         let next = self.reply(&call, outcome);
+        // What is pipelined behind it is kept; that it is in already.
+        self.share
+            .hold_anyway(self.assembler.held_bytes(), &core.shared.budget);
         let tier = call.wants_body().then_some(call.tier);
         self.core
             .recorder()
@@ -305,58 +297,12 @@ impl Connection {
         self.after(call, &outcome, persistence)
     }
 
-    /// Takes in what was pipelined behind the request that is about to be answered, while the server leaves: the answer
-    /// would else say that the connection closes, and those behind it would get none.
-    #[cold]
-    #[inline(never)]
-    fn look_behind(&mut self, outcome: &Outcome) {
-        if is_drained(outcome) {
-            self.turned_away += 1;
-        } else if matches!(outcome, Outcome::Refused(rejection) if rejection.closes()) {
-            return;
-        }
-        if self.assembler.has_pending() || self.turned_away >= TURNED_AWAY_MAX {
-            return;
-        }
-        let core = self.core.clone();
-        let mut scratch = core.scratch.lock();
-        self.wire.look_again();
-        // A broken or ended connection shows at the next read as well.
-        if let Ok(Some(bytes)) = self.wire.try_read(&mut scratch.input) {
-            self.assembler.keep(&scratch.input[..bytes]);
-        }
-    }
-
-    fn persistence(&self, call: &Call, outcome: &Outcome) -> Persistence {
-        // What was pipelined behind this request has come while the server took requests, and is answered before it leaves.
-        let is_last = !self.assembler.has_pending() || self.turned_away >= TURNED_AWAY_MAX;
-        let refused_for_good = match outcome {
-            Outcome::Refused(rejection) if rejection.closes() => is_last || !is_drained(outcome),
-            _ => false,
-        };
-        let leaving = self.core.shared.phase() != Phase::Serving && is_last;
-        if !call.keep_alive || refused_for_good || leaving {
-            Persistence::Close
-        } else if call.says_keep_alive {
-            Persistence::KeepAlive
-        } else {
-            Persistence::Open
-        }
-    }
-
-    fn after(&self, call: &Call, outcome: &Outcome, persistence: Persistence) -> Next {
-        let asked_for_it = !call.keep_alive && !matches!(outcome, Outcome::Refused(_));
-        match persistence {
-            Persistence::Open | Persistence::KeepAlive => Next::Request,
-            Persistence::Close if asked_for_it && self.assembler.is_idle() => Next::Close,
-            Persistence::Close => Next::Linger,
-        }
-    }
-
     /// The rare case of a socket that does not take an answer at once. False if it never took it.
     #[cold]
     #[inline(never)]
     pub(super) fn write_rest(&mut self, mut rest: &[u8], since: Time) -> bool {
+        let held = self.assembler.held_bytes() + rest.len();
+        self.share.hold_anyway(held, &self.core.shared.budget);
         let due = since + self.core.shared.timeouts.write;
         let mut now = since;
         while !rest.is_empty() {
@@ -373,39 +319,12 @@ impl Connection {
         }
         true
     }
-
-    /// Closes in a way that the peer gets to read the last answer: a close with unread bytes would reset the
-    /// connection, and a reset may overtake the answer.
-    #[cold]
-    #[inline(never)]
-    fn linger(&mut self) {
-        self.wire.finish_writing();
-        let mut now = clock::now();
-        let due = now + LINGER_MAX;
-        let mut bytes_left = LINGER_BYTES_MAX;
-        while now < due {
-            let read = self.wire.try_read(&mut self.core.scratch.lock().input);
-            match read {
-                Ok(None) => {
-                    self.wait(now, due);
-                    now = clock::now();
-                }
-                Ok(Some(bytes)) if bytes > 0 && bytes <= bytes_left => bytes_left -= bytes,
-                Ok(Some(_)) | Err(_) => return,
-            }
-        }
-    }
 }
 
-/// Whether a request was turned away because the server drains.
-fn is_drained(outcome: &Outcome) -> bool {
-    matches!(
-        outcome,
-        Outcome::Refused(Rejection::Unavailable {
-            reason: UnavailableReason::Draining,
-            ..
-        })
-    )
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.share.release(&self.core.shared.budget);
+    }
 }
 
 /// Runs `step`, which must not wait; `None` if it panicked. The panic hook has logged it by then.

@@ -21,14 +21,15 @@
 //! runs them, and `ledger` knows which have come before.
 //!
 //! Pure, with no socket: `parse`, `values`, `chunked`, `assemble`, `request`, `routes`, `inference`, `batch`,
-//! `ledger`, `reasons`, `reject`, `answer`, `tokens`, `respond`. The shell around them: `core` (threads), `accept`, `timer`, `wire` (one socket),
-//! `receive` and `connection` (its coroutine).
+//! `ledger`, `budget`, `reasons`, `reject`, `answer`, `tokens`, `respond`. The shell around them: `core` (threads), `accept`, `timer`, `wire` (one socket),
+//! `receive`, `connection` and `ending` (its coroutine).
 //!
 //! Guarantees:
 //! * Every request whose caller is still there gets exactly one answer, in the order of arrival on its connection;
 //!   whatever is wrong with it, the answer is a problem document that says what.
 //! * Nothing here blocks a thread: a coroutine waits for its socket or its slot, without a lock or a borrow.
-//! * Everything is bounded: heads, bodies, inputs, connections, the time that each step may take.
+//! * Everything is bounded: heads, bodies, inputs, connections, what all of them hold together, the time that each step
+//!   may take.
 //! * An idle connection costs its coroutine's stack (8.5 KiB of memory) and a few hundred bytes.
 
 mod accept;
@@ -36,9 +37,11 @@ mod answer;
 mod assemble;
 mod batch;
 mod batch_run;
+pub mod budget;
 pub(crate) mod chunked;
 mod connection;
 mod core;
+mod ending;
 mod inference;
 mod ledger;
 mod parse;
@@ -57,6 +60,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use self::budget::Budget;
 pub use self::core::{DataPlane, mailboxes};
 use self::ledger::Ledger;
 use self::reject::Rejection;
@@ -240,6 +244,7 @@ pub struct Shared {
     terms: Terms,
     timeouts: Timeouts,
     connections_max: usize,
+    budget: Budget,
     ledger: Ledger,
     welcome: String,
     intake: Intake,
@@ -260,6 +265,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Connections that are served at a time; those beyond it get 503.
     pub connections_max: usize,
+    /// Bytes that all requests may hold together.
+    pub request_memory_bytes: usize,
     /// Host and port to show to people.
     pub authority: String,
 }
@@ -281,6 +288,7 @@ impl Shared {
             terms: settings.terms,
             timeouts: settings.timeouts,
             connections_max: settings.connections_max,
+            budget: Budget::new(settings.request_memory_bytes),
             intake,
             metrics,
             door,
@@ -294,6 +302,11 @@ impl Shared {
     /// Where everything is recorded.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    /// Bytes that requests hold, and may.
+    pub fn request_memory_bytes(&self) -> (usize, usize) {
+        (self.budget.used_bytes(), self.budget.max_bytes())
     }
 
     /// The present phase.

@@ -14,7 +14,9 @@ pub(super) const fn problem_type(reason: ShedReason) -> &'static str {
         }
         ShedReason::DeadlineTooShort => "urn:funicular:problem:deadline-too-short",
         ShedReason::RateLimit => "urn:funicular:problem:rate-limited",
-        ShedReason::NoGpu | ShedReason::Draining => "urn:funicular:problem:unavailable",
+        ShedReason::NoGpu | ShedReason::Draining | ShedReason::Memory => {
+            "urn:funicular:problem:unavailable"
+        }
     }
 }
 
@@ -31,6 +33,7 @@ pub(super) const fn sentence(reason: ShedReason) -> &'static str {
         ShedReason::RateLimit => "this key has used up its rate",
         ShedReason::NoGpu => UnavailableReason::NoGpu.sentence(),
         ShedReason::Draining => UnavailableReason::Draining.sentence(),
+        ShedReason::Memory => UnavailableReason::Memory.sentence(),
     }
 }
 
@@ -45,6 +48,8 @@ pub enum UnavailableReason {
     Draining,
     /// The connection cap is reached.
     Connections,
+    /// All requests together hold as much memory as they may.
+    Memory,
     /// A worker has as many batches as it takes.
     Busy,
 }
@@ -57,6 +62,7 @@ impl UnavailableReason {
             UnavailableReason::GpuFailed(_) => "gpu_failed",
             UnavailableReason::Draining => "draining",
             UnavailableReason::Connections => "connections",
+            UnavailableReason::Memory => "memory",
             UnavailableReason::Busy => "busy",
         }
     }
@@ -67,6 +73,9 @@ impl UnavailableReason {
             UnavailableReason::GpuFailed(how) => how,
             UnavailableReason::Draining => "the server is shutting down",
             UnavailableReason::Connections => "the server has as many connections as it can take",
+            UnavailableReason::Memory => {
+                "requests hold as much memory as they may; a smaller one may be let in"
+            }
             UnavailableReason::Busy => "the worker has one batch running and one waiting",
         }
     }

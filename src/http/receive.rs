@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Phase;
 use super::connection::{Connection, unless_panicking};
 use super::core::Core;
-use super::reject::Rejection;
+use super::reject::{Rejection, ShedReason};
 use super::request::{Call, Request};
 use super::respond;
 use crate::clock::{self, Time};
@@ -120,7 +120,8 @@ impl Connection {
             unless_panicking(|| assembler.feed(fresh, &core.shared.terms, || core.fresh_id()));
         match fed {
             Some(Some(request)) => Receipt::Request(request),
-            Some(None) => Receipt::Part,
+            Some(None) if self.holds(core, 0) => Receipt::Part,
+            Some(None) => Receipt::Request(self.out_of_memory()),
             None => Receipt::Request(self.unreadable(Rejection::Internal)),
         }
     }
@@ -130,6 +131,29 @@ impl Connection {
         Request {
             call: Box::new(call),
             work: Err(rejection),
+        }
+    }
+
+    /// Whether the budget has room for what the connection keeps, and `more` bytes.
+    pub(super) fn holds(&mut self, core: &Core, more: usize) -> bool {
+        let bytes = self.assembler.held_bytes() + more;
+        self.share.hold(bytes, &core.shared.budget)
+    }
+
+    /// The request that is under way is refused for lack of memory.
+    #[cold]
+    #[inline(never)]
+    fn out_of_memory(&mut self) -> Request {
+        let rejection = Rejection::out_of_memory();
+        match self.assembler.give_up() {
+            Some(call) => {
+                self.core.recorder().shed(call.tier, ShedReason::Memory);
+                Request {
+                    call,
+                    work: Err(rejection),
+                }
+            }
+            None => self.unreadable(rejection),
         }
     }
 

@@ -173,6 +173,14 @@ impl Rejection {
         }
     }
 
+    /// All requests together hold as much memory as they may.
+    pub const fn out_of_memory() -> Rejection {
+        Rejection::Unavailable {
+            reason: UnavailableReason::Memory,
+            retry_after: Duration::from_secs(1),
+        }
+    }
+
     /// The status code.
     pub const fn status(&self) -> u16 {
         match self {
@@ -250,7 +258,9 @@ impl Rejection {
             | Rejection::Version => true,
             Rejection::Unavailable { reason, .. } => matches!(
                 reason,
-                UnavailableReason::Draining | UnavailableReason::Connections
+                UnavailableReason::Draining
+                    | UnavailableReason::Connections
+                    | UnavailableReason::Memory
             ),
             Rejection::Header { .. }
             | Rejection::UnknownTier(_)

@@ -3,11 +3,12 @@
 use super::*;
 use crate::http::routes::Service;
 
-const UNAVAILABLE: [UnavailableReason; 4] = [
+const UNAVAILABLE: [UnavailableReason; 5] = [
     UnavailableReason::NoGpu,
     UnavailableReason::GpuFailed("it is gone"),
     UnavailableReason::Draining,
     UnavailableReason::Connections,
+    UnavailableReason::Memory,
 ];
 
 /// What a [`Rejection::Shed`] can be for; the others have a rejection of their own.

@@ -49,6 +49,17 @@ pub enum Work {
     Show(Route),
 }
 
+impl Work {
+    /// Bytes that it keeps until it is done.
+    pub fn held_bytes(&self) -> usize {
+        match self {
+            Work::Infer(input) => input.held_bytes(),
+            Work::Run(batch) => batch.held_bytes(),
+            Work::Show(_) => 0,
+        }
+    }
+}
+
 /// A complete request.
 #[derive(Debug)]
 pub struct Request {

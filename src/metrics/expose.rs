@@ -312,6 +312,9 @@ impl Metrics {
             &names::CONNECTIONS_REFUSED,
             self.total(|r| &r.connections_refused),
         );
+        let (held, limit) = snapshot.request_memory_bytes;
+        page.set(&names::REQUEST_MEMORY, held as f64);
+        page.set(&names::REQUEST_MEMORY_LIMIT, limit as f64);
         page.set(&names::READY, f64::from(u8::from(snapshot.ready)));
         page.set(
             &names::UPTIME,

@@ -77,6 +77,8 @@ label_values! {
         NoGpu = "no_gpu",
         /// The server is draining (503).
         Draining = "draining",
+        /// All requests together hold as much memory as they may (503).
+        Memory = "memory",
     }
 }
 

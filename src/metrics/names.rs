@@ -255,6 +255,18 @@ pub const CONNECTIONS_REFUSED: Family = counter(
     &[],
     "Connections turned away because the connection cap was reached.",
 );
+/// Memory that requests hold.
+pub const REQUEST_MEMORY: Family = gauge(
+    "funicular_request_memory_bytes",
+    &[],
+    "Memory that heads, bodies, unanswered inputs and untaken answers hold, beyond 4 KiB for each connection.",
+);
+/// Memory that requests may hold.
+pub const REQUEST_MEMORY_LIMIT: Family = gauge(
+    "funicular_request_memory_limit_bytes",
+    &[],
+    "Memory that requests may hold; one that would exceed it gets 503.",
+);
 /// Readiness, as a load balancer sees it.
 pub const READY: Family = gauge(
     "funicular_ready",
@@ -305,6 +317,8 @@ pub const ALL: &[&Family] = &[
     &CONNECTIONS,
     &CONNECTIONS_OPENED,
     &CONNECTIONS_REFUSED,
+    &REQUEST_MEMORY,
+    &REQUEST_MEMORY_LIMIT,
     &READY,
     &UPTIME,
     &BUILD_INFO,
@@ -371,7 +385,9 @@ mod tests {
                 family.kind == Kind::Counter,
                 "{name}: _total is for counters, and only for them"
             );
-            let has_unit = name.ends_with("_seconds") || name.ends_with("_per_second");
+            let has_unit = ["_seconds", "_per_second", "_bytes"]
+                .iter()
+                .any(|unit| name.ends_with(unit));
             if family.kind != Kind::Counter {
                 assert_eq!(
                     !has_unit,

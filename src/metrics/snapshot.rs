@@ -38,6 +38,8 @@ pub struct Snapshot {
     pub capacity_rps: f64,
     /// Estimated arrival rate, in requests per second.
     pub arrival_rate_rps: f64,
+    /// Bytes that requests hold, and may, see [`crate::http::budget`].
+    pub request_memory_bytes: (usize, usize),
     /// By [`Tier::index`].
     pub queues: [QueueSnapshot; Tier::COUNT],
     /// By GPU number.

@@ -9,6 +9,7 @@ use crate::admission::DefaultDeadline;
 use crate::config::keys::{self, Key};
 use crate::config::units::{bytes, grouped, span};
 use crate::config::{Config, Identity, cores};
+use crate::http::budget::FREE_BYTES;
 use crate::tier::Tier;
 
 /// The effective configuration as TOML, with the derived limits above it as comments.
@@ -59,8 +60,8 @@ fn derived(config: &Config) -> Vec<(&'static str, String)> {
         ("memory maps needed", grouped(config.memory_maps_needed())),
         ("tickets waiting, at most", grouped(waiting as u64)),
         (
-            "waiting input, at most",
-            product(waiting, limits.input_max_bytes),
+            "request memory, at most",
+            bytes((limits.request_memory_bytes + config.http.max_connections * FREE_BYTES) as u64),
         ),
         (
             "input of one batch",
@@ -140,6 +141,10 @@ fn settings(config: &Config) -> Vec<(Key, String)> {
         (keys::HEADER_MAX_BYTES, limits.header_max_bytes.to_string()),
         (keys::HEADER_MAX_COUNT, limits.header_max_count.to_string()),
         (keys::TARGET_MAX_BYTES, limits.target_max_bytes.to_string()),
+        (
+            keys::REQUEST_MEMORY_MIB,
+            (limits.request_memory_bytes >> 20).to_string(),
+        ),
         (keys::HEADER_TIMEOUT_MS, millis(http.timeouts.header)),
         (keys::BODY_TIMEOUT_MS, millis(http.timeouts.body)),
         (keys::IDLE_TIMEOUT_MS, millis(http.timeouts.idle)),

@@ -106,7 +106,11 @@ fn facts(config: &Config) -> Vec<(&'static str, String)> {
         ),
         (
             "connections",
-            format!("{} at most", grouped(http.max_connections as u64)),
+            format!(
+                "{} at most, their requests {}",
+                grouped(http.max_connections as u64),
+                bytes(limits.request_memory_bytes as u64)
+            ),
         ),
         (
             "requests",

@@ -14,6 +14,7 @@ fn machine() -> Machine {
         open_files: 1 << 20,
         memory_maps: 65_530,
         cuda_devices: None,
+        memory_bytes: Some(16 << 30),
     }
 }
 
@@ -45,7 +46,7 @@ fn the_start_up_screen_shows_what_was_bound() {
   deadline     2 s or four batches, whichever is longer; less where the caller asks for less
   admission    target latency 500 ms; backlog: yellow from 0.2 s, red from 0.5 s, nobody from 1 s
   queues       65,536 tickets for each tier
-  connections  20,000 at most
+  connections  20,000 at most, their requests 4 GiB
   requests     body 1 MiB, input 64 KiB, output 256 KiB; 128 headers in 16 KiB, target 8 KiB
   timeouts     header 10 s, body 30 s, idle 75 s, write 30 s
   model        llm-v1
@@ -117,7 +118,7 @@ fn check_prints_every_setting_and_the_derived_limits() {
 # open files needed        20,160
 # memory maps needed       44,096
 # tickets waiting, at most 196,608
-# waiting input, at most   12 GiB
+# request memory, at most  4.1 GiB
 # input of one batch       6.2 MiB at most
 # output of one batch      25 MiB at most
 # head of one request      24 KiB at most

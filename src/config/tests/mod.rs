@@ -22,6 +22,7 @@ fn machine() -> Machine {
         open_files: 1 << 20,
         memory_maps: 65_530,
         cuda_devices: None,
+        memory_bytes: Some(16 << 30),
     }
 }
 
@@ -173,6 +174,7 @@ const FILE: &str = "
         [remote]\nworkers = ['http://file:1', 'http://file:11']\nsecret_file = 'file.secret'
         [limits]\nbody_max_bytes = 1111\ninput_max_bytes = 1111\noutput_max_bytes = 1111
         header_max_bytes = 1111\nheader_max_count = 11\ntarget_max_bytes = 111
+        request_memory_mib = 11
         [timeouts]\nheader_ms = 11\nbody_ms = 11\nidle_ms = 11\nwrite_ms = 11
         [drain]\ndelay_ms = 11\ngrace_ms = 1111";
 
@@ -187,8 +189,17 @@ const LINE: &str = "--listen localhost:2221 --admin off --cores 0,2 --max-connec
         --sim-latency-ms 22 --sim-jitter 0.22 --sim-cold-start-ms 22 --sim-faults-admin=false \
         --worker http://flag:2 --worker-secret-file flag.secret --body-max-bytes 2222 \
         --input-max-bytes 2222 --output-max-bytes 2222 --header-max-bytes 2222 --header-max-count 22 \
-        --target-max-bytes 222 --header-timeout-ms 22 --body-timeout-ms 22 --idle-timeout-ms 22 \
+        --target-max-bytes 222 --request-memory-mib 22 --header-timeout-ms 22 --body-timeout-ms 22 --idle-timeout-ms 22 \
         --write-timeout-ms 22 --drain-delay-ms 22 --drain-grace-ms 2222";
+
+fn warnings_of_line() -> Vec<String> {
+    vec![
+        "the batch function flag.py:f does not run, since the executor is simulated".to_owned(),
+        "the kernel in flag.ptx does not run, since the executor is simulated".to_owned(),
+        "remote.workers get no batches, since the executor is simulated".to_owned(),
+        "GPUs will fail as scripted: kind=raise,gpu=21,marker=x".to_owned(),
+    ]
+}
 
 fn expected_of_line() -> Config {
     let ms = Duration::from_millis;
@@ -235,6 +246,7 @@ fn expected_of_line() -> Config {
                 header_max_bytes: 2_222,
                 header_max_count: 22,
                 target_max_bytes: 222,
+                request_memory_bytes: 22 << 20,
             },
             timeouts: HttpTimeouts {
                 header: ms(22),
@@ -253,12 +265,7 @@ fn expected_of_line() -> Config {
         },
         batch_timeout: Some(ms(2_222)),
         log_level: LevelFilter::Debug,
-        warnings: vec![
-            "the batch function flag.py:f does not run, since the executor is simulated".to_owned(),
-            "the kernel in flag.ptx does not run, since the executor is simulated".to_owned(),
-            "remote.workers get no batches, since the executor is simulated".to_owned(),
-            "GPUs will fail as scripted: kind=raise,gpu=21,marker=x".to_owned(),
-        ],
+        warnings: warnings_of_line(),
         auto: Vec::new(),
     }
 }
@@ -343,6 +350,27 @@ fn connections_left_to_the_server_are_lowered_and_named_ones_refused() {
             .to_string()
             .starts_with("this machine: max_connections can't even be 1")
     );
+}
+
+#[test]
+fn request_memory_follows_the_machine_or_is_taken_or_refused() {
+    let memory = |text: &str| {
+        let config = resolve(text, &[]).expect("sound");
+        config.http.limits.request_memory_bytes
+    };
+    assert_eq!(memory(""), 4 << 30);
+    assert_eq!(memory("[limits]\nrequest_memory_mib = 1"), 1 << 20);
+    let refused = refusal(
+        "[limits]\nrequest_memory_mib = 3\nbody_max_bytes = 4000000",
+        &[],
+    );
+    assert!(
+        refused.ends_with(
+            "limits.request_memory_mib is 3; it must be from 4 (one body may have 3.8 MiB) to 1,048,576, or auto"
+        ),
+        "{refused}"
+    );
+    assert!(refusal("", &["--request-memory-mib", "-1"]).contains("--request-memory-mib"));
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn snapshot(gpus: usize) -> Snapshot {
         backlog_seconds: 0.25,
         capacity_rps: 4_000.0,
         arrival_rate_rps: 1_234.5,
+        request_memory_bytes: (4_096, 1 << 30),
         queues: [QueueSnapshot {
             waiting: 3,
             retry: 1,

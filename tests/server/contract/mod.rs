@@ -5,5 +5,6 @@ mod deadlines;
 mod framing;
 mod keys;
 mod limits;
+mod memory;
 mod refusals;
 mod timeouts;
