@@ -1,9 +1,11 @@
 //! The server put together: queues → GPU threads → admin plane → acceptor cores, and taken apart in reverse.
 
+mod executors;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::admin::{Admin, AdminError};
@@ -14,17 +16,11 @@ use crate::batch::schedule::Scheduler;
 use crate::clock::{self, Time};
 use crate::config::keys::{self, Key};
 use crate::config::units::{counted, span};
-use crate::config::{Config, CudaConfig, ExecutorConfig, Identity, Role};
+use crate::config::{Config, Identity, Role};
 use crate::gate::Gate;
 use crate::gpu::cuda::device::Description;
-use crate::gpu::cuda::image::Image;
-use crate::gpu::cuda::{self, Cuda, Plan};
-use crate::gpu::executor::MakeExecutor;
-use crate::gpu::faults::{Fault, Script};
+use crate::gpu::faults::Script;
 use crate::gpu::health::State;
-use crate::gpu::python::Python;
-use crate::gpu::remote::{Remote, Worker};
-use crate::gpu::simulated::Simulated;
 use crate::gpu::{Driver, Gpu, GpuSettings, watchdog};
 use crate::http::{self, DataPlane, Door, Phase, Settings, Shared, WorkerTerms};
 use crate::keys::{Keys, KeysError};
@@ -35,6 +31,8 @@ use crate::screen;
 use crate::ticket::{Failure, Input};
 use crate::tier::Tier;
 
+use self::executors::Executors;
+
 /// The start-up screen waits so long for the GPUs, so that its curl line works when pasted and the log does not push it
 /// out of sight.
 const READY_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -44,6 +42,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The last part of the grace period, in which handlers write the answers of what is given up.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// GPU threads that drive a device have so long to give it back at the end. One whose kernel hangs does not need it.
+const LET_GO_MAX: Duration = Duration::from_secs(2);
 
 /// Why the server did not start. Each says its cause itself and has no other as its source, or whoever prints the whole
 /// chain would say it twice.
@@ -97,6 +98,7 @@ pub struct Server {
     core: Arc<Core>,
     data: DataPlane,
     admin: Option<Admin>,
+    gpu_threads: Vec<JoinHandle<()>>,
     /// Keeps the port; the cores' listeners share it.
     listen: Reservation,
 }
@@ -126,10 +128,10 @@ impl Server {
         let listen = bound(config.listen, keys::LISTEN)?;
         let admin = config.admin.map(|addr| bound(addr, keys::ADMIN));
         let admin = admin.transpose()?;
-        let script = Arc::new(Script::new(config.gpus, scripted(&config.executor)));
+        let executors = Executors::prepare(config)?;
         let core = Arc::new(assemble(config, listen.addr())?);
         let mailboxes = Arc::clone(core.collector.mailboxes());
-        start_threads(&core, &script, kernel(&config.executor)?)?;
+        let gpu_threads = start_threads(&core, &executors)?;
         let data = DataPlane::start(
             Arc::clone(&core.shared),
             mailboxes,
@@ -141,12 +143,13 @@ impl Server {
             cause: port::explain(listen.addr(), cause),
         })?;
         let admin = admin
-            .map(|port| start_admin(port, &core, listen.addr(), &script))
+            .map(|port| start_admin(port, &core, listen.addr(), executors.open_script(config)))
             .transpose()?;
         Ok(Server {
             core,
             data,
             admin,
+            gpu_threads,
             listen,
         })
     }
@@ -215,7 +218,18 @@ impl Server {
                 counted(left as u64, "connection")
             );
         }
+        self.let_go_of_devices();
         log::info!("ended");
+    }
+
+    /// The driver of a device takes itself down when the process ends, and should not meet a thread there that is just
+    /// giving its memory back.
+    fn let_go_of_devices(&self) {
+        if self.core.config.executor.cuda().is_some() {
+            let over = clock::now() + LET_GO_MAX;
+            let has_ended = || self.gpu_threads.iter().all(JoinHandle::is_finished);
+            self.wait_until(over, has_ended);
+        }
     }
 
     fn wait_until(&self, until: Time, done: impl Fn() -> bool) {
@@ -289,18 +303,11 @@ fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
         started,
         config: config.clone(),
         gpus,
-        devices: devices(&config.executor),
+        devices: executors::devices(&config.executor),
         gate: gate(),
         collector,
         shared: Arc::new(shared),
     })
-}
-
-/// None, where they can't be told: the GPUs' threads will say why.
-fn devices(executor: &ExecutorConfig) -> Vec<Description> {
-    let cuda = executor.cuda();
-    let devices = cuda.and_then(|_| cuda::start::devices().ok());
-    devices.map_or_else(Vec::new, |(devices, _)| devices)
 }
 
 fn known_keys(identity: &Identity) -> Result<Option<Arc<Keys>>, KeysError> {
@@ -341,102 +348,15 @@ fn settings(config: &Config, keys: Option<Arc<Keys>>, listen: SocketAddr) -> Set
     }
 }
 
-fn scripted(executor: &ExecutorConfig) -> Vec<Fault> {
-    executor
-        .simulated()
-        .map_or_else(Vec::new, |simulated| simulated.faults.clone())
-}
-
-/// Whether the admin plane may add to the script.
-fn takes_faults(executor: &ExecutorConfig) -> bool {
-    executor
-        .simulated()
-        .is_some_and(|simulated| simulated.faults_admin)
-}
-
-/// The file with the kernel, which all GPUs share.
-fn kernel(executor: &ExecutorConfig) -> Result<Option<Arc<Image>>, StartError> {
-    let image = executor.cuda().map(CudaConfig::image).transpose();
-    image
-        .map(|image| image.map(Arc::new))
-        .map_err(StartError::Kernel)
-}
-
-/// What GPU number `index` runs, unless the executor is another one.
-fn plan(config: &Config, index: usize, image: &Arc<Image>) -> Option<Plan> {
-    let (cuda, limits) = (config.executor.cuda()?, &config.http.limits);
-    Some(Plan {
-        ordinal: index,
-        image: Arc::clone(image),
-        entry: cuda.entry.clone(),
-        shape: cuda.shape,
-        work_us: cuda.work_us,
-        rooms: cuda.rooms(limits),
-        sizes: cuda.sizes(config.batch.batch_max, limits)?,
-    })
-}
-
-/// What makes the executor of `gpu`, on its thread.
-fn executor(
-    config: &Config,
-    gpu: &Arc<Gpu>,
-    script: &Arc<Script>,
-    plan: Option<Plan>,
-) -> MakeExecutor {
-    let index = gpu.index;
-    match &config.executor {
-        ExecutorConfig::Simulated(simulated) => {
-            let (simulated, script) = (simulated.clone(), Arc::clone(script));
-            Box::new(move || Box::new(Simulated::new(simulated, index, script)))
-        }
-        ExecutorConfig::Python(python) => {
-            let (python, gpu) = (python.clone(), Arc::clone(gpu));
-            let note = move |text: &str| gpu.cell().note(text);
-            Box::new(move || Box::new(Python::new(python, index, Box::new(note))))
-        }
-        ExecutorConfig::Cuda(_) => {
-            let plan = plan.expect("the configuration was checked, and the kernel read");
-            let (told, noted) = (Arc::clone(gpu), Arc::clone(gpu));
-            let report = cuda::Report {
-                phase: Box::new(move |phase, span| told.recorder().cuda_phase(phase, span)),
-                progress: Box::new(move |text| noted.cell().note(text)),
-            };
-            Box::new(move || Box::new(Cuda::new(plan, report)))
-        }
-        ExecutorConfig::Remote(remote) => {
-            let worker = Worker {
-                target: remote.workers[index].clone(),
-                secret: config.secret.secret.clone(),
-                output_max: config.http.limits.output_max_bytes,
-            };
-            Box::new(move || Box::new(Remote::new(worker)))
-        }
-    }
-}
-
-/// Longest time that a reset may take: what the executor asks for its start, and a moment to clear away what was before.
-fn reset_max(config: &ExecutorConfig) -> Duration {
-    const CLEARING_MAX: Duration = Duration::from_secs(30);
-    // The driver compiles PTX; a large file takes minutes.
-    const COMPILING_MAX: Duration = Duration::from_secs(300);
-    let start_max = match config {
-        ExecutorConfig::Simulated(simulated) => simulated.cold_start,
-        ExecutorConfig::Python(python) => python.start_timeout,
-        ExecutorConfig::Cuda(_) => COMPILING_MAX,
-        ExecutorConfig::Remote(_) => Duration::ZERO,
-    };
-    start_max + CLEARING_MAX
-}
-
+/// The GPU threads are returned; the watchdog ends by itself.
 fn start_threads(
     core: &Arc<Core>,
-    script: &Arc<Script>,
-    kernel: Option<Arc<Image>>,
-) -> Result<(), StartError> {
+    executors: &Executors,
+) -> Result<Vec<JoinHandle<()>>, StartError> {
     let is_worker = core.config.role == Role::Worker;
     let settings = GpuSettings {
         batch_timeout: core.config.batch_timeout,
-        reset_max: reset_max(&core.config.executor),
+        reset_max: executors::reset_max(&core.config.executor),
         // What is too large for a caller is for the server to judge that sent the batch.
         output_max: if is_worker {
             usize::MAX
@@ -446,22 +366,20 @@ fn start_threads(
         canary: Input::new(core.config.canary.as_str()),
         search: !is_worker,
     };
-    for gpu in &core.gpus {
-        let plan = kernel
-            .as_ref()
-            .and_then(|image| plan(&core.config, gpu.index, image));
-        let make = executor(&core.config, gpu, script, plan);
+    let start = |gpu: &Arc<Gpu>| {
+        let make = executors.make(&core.config, gpu);
         let (gpu, settings) = (Arc::clone(gpu), settings.clone());
         let thread = thread::Builder::new().name(format!("gpu-{}", gpu.index));
         thread
             .spawn(move || Driver::new(gpu, make(), settings).run())
-            .map_err(resource("a GPU thread"))?;
-    }
+            .map_err(resource("a GPU thread"))
+    };
+    let gpu_threads = core.gpus.iter().map(start).collect::<Result<_, _>>()?;
     let core = Arc::clone(core);
     let thread = thread::Builder::new().name("watchdog".to_owned());
     thread
         .spawn(move || watchdog::run(&core.gpus, &core.collector, core.shared.metrics()))
-        .map(drop)
+        .map(|_| gpu_threads)
         .map_err(resource("the watchdog"))
 }
 
@@ -469,11 +387,10 @@ fn start_admin(
     port: Reservation,
     core: &Arc<Core>,
     listen: SocketAddr,
-    script: &Arc<Script>,
+    faults: Option<Arc<Script>>,
 ) -> Result<Admin, StartError> {
     let (core, addr) = (Arc::clone(core), port.addr());
     let metrics = Arc::clone(core.shared.metrics());
-    let faults = takes_faults(&core.config.executor).then(|| Arc::clone(script));
     let snapshot = move || core.snapshot(listen, addr);
     Ok(Admin::start(port, metrics, Box::new(snapshot), faults)?)
 }

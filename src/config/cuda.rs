@@ -1,6 +1,6 @@
 //! The CUDA executor's settings, and what can be said about them on this machine before a GPU thread starts.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::raw::{Origin, RawConfig, origin};
 use super::units::bytes;
@@ -106,6 +106,10 @@ impl Config {
         let tried = cuda
             .image()
             .and_then(|image| start::try_kernel(self.gpus, &image, &cuda.entry, cuda.shape));
+        if std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|value| value != "0") {
+            let warning = "CUDA_LAUNCH_BLOCKING is set: every launch waits for its kernel, and nothing runs beside one";
+            self.warnings.push(warning.to_owned());
+        }
         match tried {
             Ok(None) => {}
             Ok(Some(reason)) => self.warnings.push(format!(
@@ -120,15 +124,23 @@ impl Config {
     }
 }
 
-/// The settings that say which kernel runs.
+/// The settings that say which kernel runs, and how.
 fn place_of_kernel(raw: &RawConfig) -> String {
-    let given = [
-        origin(&raw.cuda.module),
-        origin(&raw.cuda.entry),
-        origin(&raw.executor),
+    let cuda = &raw.cuda;
+    let kernel = [
+        origin(&cuda.module),
+        origin(&cuda.entry),
+        origin(&cuda.block),
+        origin(&cuda.shared_bytes),
     ];
-    let first = given.into_iter().find(|origin| *origin != Origin::Default);
-    raw.place(first.unwrap_or(Origin::Default))
+    let given = kernel
+        .into_iter()
+        .filter(|origin| *origin != Origin::Default);
+    let places: Vec<String> = given.map(|origin| raw.place(origin)).collect();
+    if places.is_empty() {
+        return raw.place(origin(&raw.executor));
+    }
+    places.join(" and ")
 }
 
 /// Buffers that offsets of four bytes don't reach into.
@@ -158,14 +170,33 @@ pub(super) fn contradiction(raw: &RawConfig, config: &Config) -> Option<(Vec<Ori
     Some((at, problem))
 }
 
-/// A kernel that is named and not used.
+/// What is given for another executor than the one that runs.
 pub(super) fn warning(raw: &RawConfig, config: &Config) -> Option<String> {
-    let module: &Path = &raw.cuda_module()?.value;
+    if config.executor.cuda().is_some() {
+        return None;
+    }
     let executor = config.executor.name();
-    config.executor.cuda().is_none().then(|| {
-        format!(
-            "the kernel in {} does not run, since the executor is {executor}",
-            module.display()
-        )
-    })
+    if let Some(module) = raw.cuda_module() {
+        let module = module.value.display();
+        return Some(format!(
+            "the kernel in {module} does not run, since the executor is {executor}"
+        ));
+    }
+    // Files often name every setting.
+    let cuda = &raw.cuda;
+    let all = [
+        origin(&cuda.entry),
+        origin(&cuda.block),
+        origin(&cuda.shared_bytes),
+        origin(&cuda.output_factor),
+        origin(&cuda.output_extra_bytes),
+        origin(&cuda.work_us),
+    ];
+    let typed = all.into_iter().find_map(|origin| match origin {
+        Origin::Flag(flag) => Some(flag),
+        Origin::File(_) | Origin::Default => None,
+    })?;
+    Some(format!(
+        "{typed} has no effect, since the executor is {executor}: add --executor cuda"
+    ))
 }

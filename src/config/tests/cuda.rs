@@ -32,8 +32,16 @@ fn naming_a_kernel_chooses_the_executor() {
         not.warnings,
         ["the kernel in my.ptx does not run, since the executor is python"]
     );
-    let none = resolve("[cuda]\nmodule = ''", &[]).expect("sound");
-    assert_eq!(none.executor.name(), "simulated");
+    let none = resolve("[cuda]\nmodule = ''\nentry = 'x'", &[]).expect("sound");
+    assert_eq!(
+        (none.executor.name(), none.warnings.len()),
+        ("simulated", 0)
+    );
+    let forgotten = resolve("", &["--cuda-work-us", "9", "--cuda-entry", "busy"]).expect("sound");
+    assert_eq!(
+        forgotten.warnings,
+        ["--cuda-entry has no effect, since the executor is simulated: add --executor cuda"]
+    );
 }
 
 #[test]

@@ -105,7 +105,8 @@ pub enum Unavailable {
     TooOld(i32),
     /// The driver sees no device.
     #[error(
-        "the NVIDIA driver finds no GPU ({0}): see whether nvidia-smi lists one, and whether CUDA_VISIBLE_DEVICES hides it"
+        "the NVIDIA driver finds no GPU ({0}): see whether nvidia-smi lists one, and whether CUDA_VISIBLE_DEVICES hides it; a \
+         container has to be given the GPUs (docker run --gpus all)"
     )]
     NoDevice(String),
     /// The driver can't be used for another reason.

@@ -1,0 +1,120 @@
+//! What makes each GPU's executor, and what all of them share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::StartError;
+use crate::config::{Config, CudaConfig, ExecutorConfig};
+use crate::gpu::Gpu;
+use crate::gpu::cuda::device::Description;
+use crate::gpu::cuda::image::Image;
+use crate::gpu::cuda::{self, Cuda, Plan};
+use crate::gpu::executor::MakeExecutor;
+use crate::gpu::faults::{Fault, Script};
+use crate::gpu::python::Python;
+use crate::gpu::remote::{Remote, Worker};
+use crate::gpu::simulated::Simulated;
+
+/// Time for what was before a reset to be cleared away.
+const CLEARING_MAX: Duration = Duration::from_secs(30);
+/// CUDA's driver compiles PTX; a large file takes minutes.
+const COMPILING_MAX: Duration = Duration::from_secs(300);
+
+/// What the executors of all GPUs share.
+pub(super) struct Executors {
+    script: Arc<Script>,
+    /// The file with the kernel, if the executor is CUDA's.
+    kernel: Option<Arc<Image>>,
+}
+
+impl Executors {
+    /// Reads what has to be read.
+    ///
+    /// # Errors
+    /// [`StartError::Kernel`].
+    pub(super) fn prepare(config: &Config) -> Result<Executors, StartError> {
+        let kernel = config.executor.cuda().map(CudaConfig::image).transpose();
+        Ok(Executors {
+            script: Arc::new(Script::new(config.gpus, scripted(&config.executor))),
+            kernel: kernel.map_err(StartError::Kernel)?.map(Arc::new),
+        })
+    }
+
+    /// Where the admin plane may add faults; none if it may not.
+    pub(super) fn open_script(&self, config: &Config) -> Option<Arc<Script>> {
+        let simulated = config.executor.simulated();
+        let is_open = simulated.is_some_and(|simulated| simulated.faults_admin);
+        is_open.then(|| Arc::clone(&self.script))
+    }
+
+    /// What makes the executor of `gpu`, on its thread.
+    pub(super) fn make(&self, config: &Config, gpu: &Arc<Gpu>) -> MakeExecutor {
+        let index = gpu.index;
+        match &config.executor {
+            ExecutorConfig::Simulated(simulated) => {
+                let (simulated, script) = (simulated.clone(), Arc::clone(&self.script));
+                Box::new(move || Box::new(Simulated::new(simulated, index, script)))
+            }
+            ExecutorConfig::Python(python) => {
+                let (python, gpu) = (python.clone(), Arc::clone(gpu));
+                let note = move |text: &str| gpu.cell().note(text);
+                Box::new(move || Box::new(Python::new(python, index, Box::new(note))))
+            }
+            ExecutorConfig::Cuda(cuda) => {
+                let plan = self.plan(config, cuda, index);
+                let plan = plan.expect("the limits were checked, and the kernel read");
+                let (told, noted) = (Arc::clone(gpu), Arc::clone(gpu));
+                let report = cuda::Report {
+                    phase: Box::new(move |phase, span| told.recorder().cuda_phase(phase, span)),
+                    progress: Box::new(move |text| noted.cell().note(text)),
+                };
+                Box::new(move || Box::new(Cuda::new(plan, report)))
+            }
+            ExecutorConfig::Remote(remote) => {
+                let worker = Worker {
+                    target: remote.workers[index].clone(),
+                    secret: config.secret.secret.clone(),
+                    output_max: config.http.limits.output_max_bytes,
+                };
+                Box::new(move || Box::new(Remote::new(worker)))
+            }
+        }
+    }
+
+    fn plan(&self, config: &Config, cuda: &CudaConfig, index: usize) -> Option<Plan> {
+        let limits = &config.http.limits;
+        Some(Plan {
+            ordinal: index,
+            image: Arc::clone(self.kernel.as_ref()?),
+            entry: cuda.entry.clone(),
+            shape: cuda.shape,
+            work_us: cuda.work_us,
+            rooms: cuda.rooms(limits),
+            sizes: cuda.sizes(config.batch.batch_max, limits)?,
+        })
+    }
+}
+
+fn scripted(executor: &ExecutorConfig) -> Vec<Fault> {
+    executor
+        .simulated()
+        .map_or_else(Vec::new, |simulated| simulated.faults.clone())
+}
+
+/// What the GPUs are, where the server drives them itself. None, where they can't be told: the GPUs' threads will say why.
+pub(super) fn devices(executor: &ExecutorConfig) -> Vec<Description> {
+    let cuda = executor.cuda();
+    let devices = cuda.and_then(|_| cuda::start::devices().ok());
+    devices.map_or_else(Vec::new, |(devices, _)| devices)
+}
+
+/// Longest time that a reset may take: what the executor asks for its start, and a moment to clear away what was before.
+pub(super) fn reset_max(config: &ExecutorConfig) -> Duration {
+    let start_max = match config {
+        ExecutorConfig::Simulated(simulated) => simulated.cold_start,
+        ExecutorConfig::Python(python) => python.start_timeout,
+        ExecutorConfig::Cuda(_) => COMPILING_MAX,
+        ExecutorConfig::Remote(_) => Duration::ZERO,
+    };
+    start_max + CLEARING_MAX
+}
