@@ -9,6 +9,9 @@ cleanup() { [ -z "$server" ] || kill -9 "$server" 2>/dev/null || true; rm -rf "$
 trap cleanup EXIT
 fail() { echo "smoke: $*" >&2; cat "$work/screen" "$work/log" >&2; exit 1; }
 
+# It has to start where there is no driver for GPUs, so it must not be linked with one.
+if command -v ldd >/dev/null && ldd target/release/funicular | grep libcuda; then fail "the binary needs a CUDA driver to start"; fi
+
 target/release/funicular --listen 127.0.0.1:0 --admin 127.0.0.1:0 >"$work/screen" 2>"$work/log" &
 server=$!
 for _ in $(seq 300); do grep -q '^  curl ' "$work/screen" && break; kill -0 "$server" 2>/dev/null || fail "the server ended"; sleep 0.1; done

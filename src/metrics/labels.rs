@@ -159,7 +159,8 @@ label_values! {
         D2h = "d2h",
         /// Reading them.
         Demux = "demux",
-        /// The device's time between the end of one kernel and the start of the next, which had boarded ahead.
+        /// The device's time from the end of one kernel until the launch of the next, which had boarded ahead, reaches it. What
+        /// that launch takes from there, a few microseconds, counts as kernel.
         Gap = "gap",
     }
 }

@@ -37,6 +37,25 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
+fn without_a_gpu_the_cuda_executor_says_what_is_missing() {
+    let output = run(&["devices", "--json"]);
+    let listing: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    if output.status.success() {
+        eprintln!("skipped: this machine has a GPU");
+        assert!(listing["devices"][0]["name"].is_string(), "{listing}");
+        return;
+    }
+    let problem = listing["problem"].as_str().expect("a reason");
+    assert_eq!(listing["devices"], serde_json::json!([]));
+    assert!(refused(&["devices"], 1).contains(problem));
+    for command in ["serve", "worker", "check"] {
+        let said = refused(&[command, "--executor", "cuda"], 2);
+        let expected = format!("--executor: executor is cuda, but {problem}");
+        assert_eq!(said.trim_end(), expected);
+    }
+}
+
+#[test]
 fn nonsense_is_refused_with_a_reason() {
     for (flags, reason) in [
         (&["--nonsense"][..], "--nonsense"),

@@ -221,7 +221,12 @@ impl Executor for Cuda {
         let results = car.layout.results(bytes);
         let demuxed = clock::now();
         (self.report.phase)(CudaPhase::Demux, demuxed.since(started));
-        self.report_phases(landed)?;
+        if let Some(session) = &self.session
+            && let Err(error) = self.report_phases(session, landed)
+        {
+            // What the next batch's kernel did by now is told when that one is waited for; these results are here.
+            log::debug!("gpu {}: no phases: {error}", self.plan.ordinal);
+        }
         Ok(results)
     }
 
@@ -299,13 +304,7 @@ impl Cuda {
     }
 
     /// The device's own times of a batch whose results are here, and the gap in front of the one that left right behind it.
-    fn report_phases(&mut self, landed: Running) -> Result<(), Lost> {
-        let Cuda {
-            report, session, ..
-        } = self;
-        let Some(session) = session else {
-            return Ok(());
-        };
+    fn report_phases(&self, session: &Session, landed: Running) -> Result<(), Error> {
         let marks = &session.car(landed.half).marks;
         let mut spans = vec![
             (CudaPhase::H2d, marks.up.since(&marks.up_began)?),
@@ -318,7 +317,7 @@ impl Cuda {
         }
         for (phase, span) in spans {
             span.into_iter()
-                .for_each(|span| (report.phase)(phase, span));
+                .for_each(|span| (self.report.phase)(phase, span));
         }
         Ok(())
     }
