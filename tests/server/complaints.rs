@@ -240,15 +240,15 @@ fn readiness_says_no_when_every_worker_is_dead() {
     let (took, answer) = timed(|| server.infer(&unique("refused")));
     answer.expect_problem(503);
     assert!(took <= Duration::from_millis(500), "{took:?}");
-    wait_for("the status to say so", || server.status()["ready"] == false);
-    let status = server.status();
-    for gpu in status["gpus"].as_array().expect("a list") {
-        assert_eq!(gpu["up"], false, "{gpu}");
-        assert!(
-            gpu["why"].as_str().is_some_and(|why| !why.is_empty()),
-            "{gpu}"
-        );
-    }
+    // The page is rendered now and then: one that says no may still be about the moment before the last GPU went down.
+    let says_why = |gpu: &serde_json::Value| {
+        gpu["up"] == false && gpu["why"].as_str().is_some_and(|why| !why.is_empty())
+    };
+    wait_for("the status to say so, and why", || {
+        let status = server.status();
+        let gpus = status["gpus"].as_array().expect("a list");
+        status["ready"] == false && gpus.iter().all(says_why)
+    });
 }
 
 #[test]
