@@ -30,7 +30,8 @@
 //! * [`batch`] decides when it leaves and with whom; [`gpu`] runs the batch and gives each ticket its output.
 //! * [`wake`] brings the news back to the acceptor core.
 //!
-//! Around them: [`config`] and [`screen`], [`server`] which starts and ends everything, [`metrics`] and [`admin`],
+//! Around them: [`config`] and [`screen`], [`server`] which starts and ends everything, [`roster`] which
+//! changes the GPUs meanwhile where they are on other machines, [`metrics`] and [`admin`],
 //! [`port`], [`clock`], and [`sync`].
 //!
 //! What is guaranteed, and where it is enforced:
@@ -60,6 +61,7 @@ pub mod metrics;
 pub mod peer;
 pub mod port;
 pub mod queue;
+pub mod roster;
 pub mod screen;
 pub mod server;
 pub mod slot;

@@ -1,4 +1,4 @@
-//! Arguments → configuration → server → wait for a signal → drain.
+//! Arguments → configuration → server → wait for a signal → drain. SIGHUP in between has the configuration read again.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use crossbeam_channel::{Sender, bounded};
 use funicular::clock;
 use funicular::config::{Action, Cli, Config, Flags, Role, raise_open_files_limit};
 use funicular::screen;
 use funicular::server::Server;
 use log::LevelFilter;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// Exit status for a configuration that is refused, as for a command line that makes no sense.
@@ -28,14 +29,18 @@ fn main() -> ExitCode {
             shown.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
         Action::Check(flags) => with_config(flags, Role::Server, check),
-        Action::Serve(flags) => with_config(flags, Role::Server, run),
+        Action::Serve(flags) => run(flags, Role::Server),
         Action::Devices { json } => devices(json),
-        Action::Worker(flags) => with_config(flags, Role::Worker, run),
+        Action::Worker(flags) => run(flags, Role::Worker),
     }
 }
 
-fn run(config: Config) -> ExitCode {
-    match serve(config) {
+fn run(flags: Flags, role: Role) -> ExitCode {
+    with_config(flags.clone(), role, |config| served(flags, config))
+}
+
+fn served(flags: Flags, config: Config) -> ExitCode {
+    match serve(flags, config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("funicular: {error:#}");
@@ -94,11 +99,13 @@ fn show(text: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-fn serve(config: Config) -> anyhow::Result<()> {
+fn serve(flags: Flags, config: Config) -> anyhow::Result<()> {
     start_logger(config.log_level);
     // Before any thread starts, so that none of them ever gets to handle a signal by default.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't listen for signals")?;
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT, SIGHUP]).context("can't listen for signals")?;
     let server = Arc::new(Server::start(&config)?);
+    let hang_ups = start_reloader(&server, flags, config.role)?;
     log::info!("ports are open; waiting for the GPUs");
     // Elsewhere, because a GPU may take its time to warm up, and a signal must not have to wait for that.
     spawn("screen", &server, move |server| {
@@ -113,6 +120,11 @@ fn serve(config: Config) -> anyhow::Result<()> {
     })?;
     let mut leaving_since = None;
     for signal in signals.forever() {
+        if signal == SIGHUP {
+            // One that waits already will read all that is there by then.
+            let _ = hang_ups.try_send(());
+            continue;
+        }
         let now = clock::now();
         // The server itself would know only once the thread that drains it has begun.
         match leaving_since {
@@ -130,6 +142,21 @@ fn serve(config: Config) -> anyhow::Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// The thread that reads the configuration again whenever it is told to: files may take their time, and the main thread has
+/// to hear a second signal.
+fn start_reloader(server: &Arc<Server>, flags: Flags, role: Role) -> anyhow::Result<Sender<()>> {
+    let (hang_ups, told) = bounded(1);
+    spawn("reload", server, move |server| {
+        for () in told {
+            match Config::load_as(flags.clone(), role) {
+                Ok(config) => server.reload(&config),
+                Err(error) => server.reload_refused(&error),
+            }
+        }
+    })?;
+    Ok(hang_ups)
 }
 
 fn spawn(

@@ -1,11 +1,13 @@
 //! The server put together: queues → GPU threads → admin plane → acceptor cores, and taken apart in reverse.
 
 mod executors;
+mod reload;
+mod snapshot;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use crate::admin::{Admin, AdminError};
@@ -16,20 +18,21 @@ use crate::batch::schedule::Scheduler;
 use crate::clock::{self, Time};
 use crate::config::keys::{self, Key};
 use crate::config::units::{counted, span};
-use crate::config::{Config, Identity, Role};
+use crate::config::{Config, ExecutorConfig, Identity, Role};
 use crate::gate::Gate;
 use crate::gpu::cuda::device::Description;
-use crate::gpu::faults::Script;
+use crate::gpu::fleet::Fleet;
 use crate::gpu::health::State;
-use crate::gpu::{Driver, Gpu, GpuSettings, watchdog};
+use crate::gpu::remote::Target;
+use crate::gpu::{Gpu, watchdog};
 use crate::http::{self, DataPlane, Door, Phase, Settings, Shared, WorkerTerms};
 use crate::keys::{Keys, KeysError};
-use crate::metrics::{GpuSnapshot, Metrics, QueueSnapshot, Snapshot};
+use crate::metrics::Metrics;
 use crate::port::{self, Reservation};
-use crate::queue::{Doorbell, Lane, handover};
+use crate::queue::{Doorbell, handover};
+use crate::roster::Roster;
 use crate::screen;
-use crate::ticket::{Failure, Input};
-use crate::tier::Tier;
+use crate::ticket::Failure;
 
 use self::executors::Executors;
 
@@ -98,7 +101,6 @@ pub struct Server {
     core: Arc<Core>,
     data: DataPlane,
     admin: Option<Admin>,
-    gpu_threads: Vec<JoinHandle<()>>,
     /// Keeps the port; the cores' listeners share it.
     listen: Reservation,
 }
@@ -107,9 +109,12 @@ pub struct Server {
 struct Core {
     started: Time,
     config: Config,
-    gpus: Vec<Arc<Gpu>>,
+    fleet: Fleet,
+    /// Who the GPUs should be, where they are workers elsewhere.
+    roster: Roster,
     /// What the GPUs are, where the server drives them itself.
     devices: Vec<Description>,
+    executors: Executors,
     collector: Arc<Collector>,
     gate: Gate,
     shared: Arc<Shared>,
@@ -128,10 +133,9 @@ impl Server {
         let listen = bound(config.listen, keys::LISTEN)?;
         let admin = config.admin.map(|addr| bound(addr, keys::ADMIN));
         let admin = admin.transpose()?;
-        let executors = Executors::prepare(config)?;
         let core = Arc::new(assemble(config, listen.addr())?);
         let mailboxes = Arc::clone(core.collector.mailboxes());
-        let gpu_threads = start_threads(&core, &executors)?;
+        start_threads(&core)?;
         let data = DataPlane::start(
             Arc::clone(&core.shared),
             mailboxes,
@@ -143,13 +147,12 @@ impl Server {
             cause: port::explain(listen.addr(), cause),
         })?;
         let admin = admin
-            .map(|port| start_admin(port, &core, listen.addr(), executors.open_script(config)))
+            .map(|port| start_admin(port, &core, listen.addr()))
             .transpose()?;
         Ok(Server {
             core,
             data,
             admin,
-            gpu_threads,
             listen,
         })
     }
@@ -170,8 +173,9 @@ impl Server {
         let settled = || {
             // A GPU counts as healthy when its thread first asks for work, the last thing that it does at its start.
             let healthy = self.core.collector.capacity().healthy();
+            let gpus = self.core.fleet.gpus();
             let is_down = |gpu: &&Arc<Gpu>| gpu.cell().state() == State::Down;
-            healthy + self.core.gpus.iter().filter(is_down).count() >= self.core.gpus.len()
+            healthy + gpus.iter().filter(is_down).count() >= gpus.len()
         };
         self.wait_until(clock::now() + READY_WAIT_MAX, settled);
         self.core.gate.is_ready()
@@ -206,7 +210,8 @@ impl Server {
     fn end(&self, over: Time) {
         let left = self.data.connections();
         self.core.collector.close();
-        self.core.gpus.iter().for_each(|gpu| gpu.retire());
+        let gpus = self.core.fleet.gpus();
+        gpus.iter().for_each(|gpu| gpu.retire());
         self.wait_until(over, || {
             // A request that was just being admitted when the collector closed.
             self.core.collector.fail_waiting(&Failure::Draining);
@@ -227,8 +232,7 @@ impl Server {
     fn let_go_of_devices(&self) {
         if self.core.config.executor.cuda().is_some() {
             let over = clock::now() + LET_GO_MAX;
-            let has_ended = || self.gpu_threads.iter().all(JoinHandle::is_finished);
-            self.wait_until(over, has_ended);
+            self.wait_until(over, || self.core.fleet.has_ended());
         }
     }
 
@@ -250,7 +254,7 @@ fn resource(what: &'static str) -> impl Fn(io::Error) -> StartError {
 
 fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
     let keys = known_keys(&config.identity)?;
-    let metrics = Arc::new(Metrics::new(config.gpus, config.cores.len()));
+    let metrics = Arc::new(Metrics::new(0, config.cores.len()));
     // A connection of a worker waits for a whole batch.
     let waiting = config.http.max_connections.max(3 * config.batch.batch_max);
     let mailboxes = http::mailboxes(config.cores.len(), waiting);
@@ -264,7 +268,7 @@ fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
         hold_max: config.batch.hold_max,
         patience: config.batch.patience,
     };
-    let scheduler = Scheduler::new(policy, config.gpus, Arc::clone(&backlog))
+    let scheduler = Scheduler::new(policy, config.seats, Arc::clone(&backlog))
         .with_min_share(config.admission.min_share);
     let collector = Collector::new(
         scheduler,
@@ -289,21 +293,20 @@ fn assemble(config: &Config, listen: SocketAddr) -> Result<Core, StartError> {
         Arc::clone(&metrics),
         Box::new(gate()),
     );
-    let gpus = (0..config.gpus)
-        .map(|index| {
-            Arc::new(Gpu::new(
-                index,
-                Arc::clone(&collector),
-                Arc::clone(&metrics),
-            ))
-        })
-        .collect();
+    let fleet = Fleet::new(
+        config.seats,
+        Arc::clone(&collector),
+        Arc::clone(&metrics),
+        executors::gpu_settings(config),
+    );
     let started = clock::now();
     Ok(Core {
         started,
         config: config.clone(),
-        gpus,
+        fleet,
+        roster: Roster::default(),
         devices: executors::devices(&config.executor),
+        executors: Executors::prepare(config)?,
         gate: gate(),
         collector,
         shared: Arc::new(shared),
@@ -348,101 +351,36 @@ fn settings(config: &Config, keys: Option<Arc<Keys>>, listen: SocketAddr) -> Set
     }
 }
 
-/// The GPU threads are returned; the watchdog ends by itself.
-fn start_threads(
-    core: &Arc<Core>,
-    executors: &Executors,
-) -> Result<Vec<JoinHandle<()>>, StartError> {
-    let is_worker = core.config.role == Role::Worker;
-    let settings = GpuSettings {
-        batch_timeout: core.config.batch_timeout,
-        reset_max: executors::reset_max(&core.config.executor),
-        // What is too large for a caller is for the server to judge that sent the batch.
-        output_max: if is_worker {
-            usize::MAX
-        } else {
-            core.config.http.limits.output_max_bytes
-        },
-        canary: Input::new(core.config.canary.as_str()),
-        search: !is_worker,
+fn start_threads(core: &Arc<Core>) -> Result<(), StartError> {
+    let started = match &core.config.executor {
+        ExecutorConfig::Remote(remote) => {
+            let workers: Vec<Target> = remote.all().cloned().collect();
+            let mut each = workers.iter();
+            let added = each.try_for_each(|worker| core.add_worker(worker).map(drop));
+            core.roster.want(workers);
+            added.and_then(|()| spawn("workers", core, Core::keep_roster))
+        }
+        _ => (0..core.config.gpus).try_for_each(|_| core.add_gpu().map(drop)),
     };
-    let start = |gpu: &Arc<Gpu>| {
-        let make = executors.make(&core.config, gpu);
-        let (gpu, settings) = (Arc::clone(gpu), settings.clone());
-        let thread = thread::Builder::new().name(format!("gpu-{}", gpu.index));
-        thread
-            .spawn(move || Driver::new(gpu, make(), settings).run())
-            .map_err(resource("a GPU thread"))
-    };
-    let gpu_threads = core.gpus.iter().map(start).collect::<Result<_, _>>()?;
+    started.map_err(resource("a GPU thread"))?;
+    let watch = |core: &Core| watchdog::run(&core.fleet, &core.collector, core.shared.metrics());
+    spawn("watchdog", core, watch).map_err(resource("the watchdog"))
+}
+
+fn spawn(name: &str, core: &Arc<Core>, run: fn(&Core)) -> io::Result<()> {
     let core = Arc::clone(core);
-    let thread = thread::Builder::new().name("watchdog".to_owned());
-    thread
-        .spawn(move || watchdog::run(&core.gpus, &core.collector, core.shared.metrics()))
-        .map(|_| gpu_threads)
-        .map_err(resource("the watchdog"))
+    let thread = thread::Builder::new().name(name.to_owned());
+    thread.spawn(move || run(&core)).map(drop)
 }
 
 fn start_admin(
     port: Reservation,
     core: &Arc<Core>,
     listen: SocketAddr,
-    faults: Option<Arc<Script>>,
 ) -> Result<Admin, StartError> {
     let (core, addr) = (Arc::clone(core), port.addr());
     let metrics = Arc::clone(core.shared.metrics());
+    let faults = core.executors.open_script(&core.config);
     let snapshot = move || core.snapshot(listen, addr);
     Ok(Admin::start(port, metrics, Box::new(snapshot), faults)?)
-}
-
-impl Core {
-    fn snapshot(&self, listen: SocketAddr, admin: SocketAddr) -> Snapshot {
-        let (now, load) = (clock::now(), self.gate.load());
-        let backlog = self.collector.backlog();
-        let leaving = self.shared.phase() >= Phase::Leaving;
-        Snapshot {
-            now,
-            started: self.started,
-            executor: self.config.executor.name().to_owned(),
-            batch_max: self.config.batch.batch_max,
-            listen: Some(listen),
-            admin: Some(admin),
-            ready: self.gate.is_ready() && !leaving,
-            draining: leaving,
-            zone: self.gate.admission().zone(&load).label(),
-            backlog_seconds: backlog_seconds(backlog.total(), load.capacity),
-            capacity_rps: load.capacity,
-            arrival_rate_rps: self.collector.arrival_rate(),
-            request_memory_bytes: self.shared.request_memory_bytes(),
-            queues: Tier::ALL.map(|tier| QueueSnapshot {
-                waiting: backlog.waiting(Lane::Fresh, tier),
-                retry: backlog.waiting(Lane::Retry, tier),
-            }),
-            gpus: self.gpus.iter().map(|gpu| self.gpu_snapshot(gpu)).collect(),
-        }
-    }
-
-    fn gpu_snapshot(&self, gpu: &Gpu) -> GpuSnapshot {
-        let (health, running) = gpu.cell().look();
-        let in_service = health.state().in_service();
-        let batch_time = self.collector.batch_time(gpu.index);
-        GpuSnapshot {
-            state: health.state().label(),
-            device: self.devices.get(gpu.index).map(ToString::to_string),
-            up: in_service,
-            since: health.since(),
-            why: health.why().to_owned(),
-            batch_time_ms: in_service.then_some(batch_time.as_secs_f64() * 1e3),
-            batches: gpu.batches(),
-            running,
-        }
-    }
-}
-
-fn backlog_seconds(waiting: usize, capacity: f64) -> f64 {
-    match (waiting, capacity > 0.0) {
-        (0, _) => 0.0,
-        (_, false) => f64::INFINITY,
-        (waiting, true) => waiting as f64 / capacity,
-    }
 }

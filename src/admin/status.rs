@@ -39,6 +39,8 @@ struct Gpu<'a> {
     gpu: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<&'a str>,
     state: &'static str,
     up: bool,
     /// Wall clock, as in an HTTP date.
@@ -52,7 +54,7 @@ struct Gpu<'a> {
 
 /// The text of `/status`, with a line feed at its end.
 pub(super) fn render(snapshot: &Snapshot, metrics: &Metrics) -> serde_json::Result<String> {
-    let gpus = snapshot.gpus.iter().enumerate();
+    let gpus = snapshot.gpus.iter();
     let status = Status {
         version: env!("CARGO_PKG_VERSION"),
         uptime_seconds: rounded(snapshot.now.since(snapshot.started).as_secs_f64()),
@@ -70,9 +72,7 @@ pub(super) fn render(snapshot: &Snapshot, metrics: &Metrics) -> serde_json::Resu
         request_memory_bytes: snapshot.request_memory_bytes.0,
         request_memory_limit_bytes: snapshot.request_memory_bytes.1,
         queues: &snapshot.queues,
-        gpus: gpus
-            .map(|(number, gpu)| gpu_status(number, gpu, snapshot.now))
-            .collect(),
+        gpus: gpus.map(|gpu| gpu_status(gpu, snapshot.now)).collect(),
         totals: metrics.totals(),
     };
     let mut text = serde_json::to_string_pretty(&status)?;
@@ -80,12 +80,13 @@ pub(super) fn render(snapshot: &Snapshot, metrics: &Metrics) -> serde_json::Resu
     Ok(text)
 }
 
-fn gpu_status(number: usize, gpu: &GpuSnapshot, now: Time) -> Gpu<'_> {
+fn gpu_status(gpu: &GpuSnapshot, now: Time) -> Gpu<'_> {
     let age = now.since(gpu.since);
     let since = clock::wall().checked_sub(age).map(httpdate::fmt_http_date);
     Gpu {
-        gpu: number,
+        gpu: gpu.gpu,
         device: gpu.device.as_deref(),
+        worker: gpu.worker.as_deref(),
         state: gpu.state,
         up: gpu.up,
         since: since.unwrap_or_default(),
@@ -141,6 +142,8 @@ mod tests {
     fn no_number_has_more_than_three_decimals() {
         let third = 1.0 / 3.0;
         let gpu = GpuSnapshot {
+            gpu: 0,
+            worker: None,
             state: "ready",
             device: None,
             up: true,

@@ -10,7 +10,9 @@ use crate::metrics::{GpuSnapshot, QueueSnapshot, Snapshot};
 use crate::tier::Tier;
 
 fn snapshot(gpus: usize) -> Snapshot {
-    let gpu = GpuSnapshot {
+    let gpu = |gpu| GpuSnapshot {
+        gpu,
+        worker: Some(format!("http://10.0.0.{gpu}:8081")),
         state: "down",
         device: None,
         up: false,
@@ -38,7 +40,7 @@ fn snapshot(gpus: usize) -> Snapshot {
             waiting: 5,
             retry: 2,
         }; Tier::COUNT],
-        gpus: vec![gpu; gpus],
+        gpus: (0..gpus).map(gpu).collect(),
     }
 }
 

@@ -36,6 +36,8 @@ pub enum Work {
     Batch(Batch),
     /// Nothing until the time it asked for.
     Nothing,
+    /// Nothing will come for this GPU any more: it was told to leave.
+    Leave,
     /// The server ends: nothing will come any more.
     Closed,
 }
@@ -141,24 +143,25 @@ impl Collector {
                 return self.idle_work();
             }
             match self.look(gpu, now) {
-                Ok(batch) => return Work::Batch(batch),
+                Ok(work) => return work,
                 Err((need, again)) => self.sleep(need, again.min(until)),
             }
         }
     }
 
-    /// One look at the room: the batch, or how many tickets to wait for and until when.
-    fn look(&self, gpu: usize, now: Time) -> Result<Batch, (usize, Time)> {
+    /// One look at the room: what to do, or how many tickets to wait for and until when.
+    fn look(&self, gpu: usize, now: Time) -> Result<Work, (usize, Time)> {
         let mut wakes = self.mailboxes.gather();
         let mut scheduler = self.scheduler.lock();
         self.seat_arrivals(&mut scheduler);
         loop {
             match scheduler.decide(gpu, now) {
                 Advice::Hold { need, again } => return Err((need, again)),
+                Advice::Leave => return Ok(Work::Leave),
                 Advice::Launch(lane, reason) => {
                     let batch = scheduler.claim(gpu, lane, reason, now, &mut wakes);
                     if !batch.tickets.is_empty() {
-                        return Ok(batch);
+                        return Ok(Work::Batch(batch));
                     }
                 }
             }
@@ -221,6 +224,21 @@ impl Collector {
         self.returned();
     }
 
+    /// `gpu` is to leave: it counts as capacity no more and gets nothing any more, and whoever sleeps on its behalf looks
+    /// up. If it was the last one in service, those who wait are told so.
+    pub fn leave(&self, gpu: usize) {
+        self.scheduler.lock().close(gpu);
+        self.returned();
+        // With the lock: a thread that has just looked and not slept yet would miss it.
+        let _closed = self.closed.0.lock();
+        self.closed.1.notify_all();
+    }
+
+    /// Another GPU, not in service yet, takes the seat `gpu`.
+    pub fn open(&self, gpu: usize) {
+        self.scheduler.lock().open(gpu);
+    }
+
     /// L of `gpu`.
     pub fn batch_time(&self, gpu: usize) -> Duration {
         self.scheduler.lock().batch_time(gpu)
@@ -277,9 +295,17 @@ impl Collector {
 
     /// Sleeps until `until`, or until the server ends.
     pub fn wait_closed(&self, until: Time) {
+        self.wait_closed_or(until, || false);
+    }
+
+    /// The same for a GPU's thread, which has no reason to sleep either once its GPU `is_leaving`.
+    pub fn wait_closed_or(&self, until: Time, is_leaving: impl Fn() -> bool) {
         let mut closed = self.closed.0.lock();
-        if !*closed {
-            self.closed.1.wait_until(&mut closed, clock::instant(until));
+        while !*closed && !is_leaving() {
+            let waited = self.closed.1.wait_until(&mut closed, clock::instant(until));
+            if waited.timed_out() {
+                return;
+            }
         }
     }
 

@@ -27,6 +27,8 @@ pub enum Activity {
 #[derive(Clone, Debug)]
 struct Gpu {
     activity: Activity,
+    /// Whether its seat is open. One that was told to leave stays down, whatever its thread still says.
+    open: bool,
     /// Decayed mean; `None` before the first batch (or canary).
     batch_time: Option<Duration>,
 }
@@ -74,10 +76,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `gpus` GPUs, all down, with batches of up to `batch_max`.
+    /// Seats for `gpus` GPUs, all open and all down, with batches of up to `batch_max`.
     pub fn new(gpus: usize, batch_max: usize) -> Pool {
         let down = Gpu {
             activity: Activity::Down,
+            open: true,
             batch_time: None,
         };
         Pool {
@@ -99,8 +102,29 @@ impl Pool {
         self.gpus[gpu].activity
     }
 
+    /// Whether `gpu` may take batches.
+    pub fn is_open(&self, gpu: usize) -> bool {
+        self.gpus[gpu].open
+    }
+
+    /// Takes `gpu` out of service until its seat is opened again: from now on it is down, whatever is said of it.
+    pub fn close(&mut self, gpu: usize) {
+        self.gpus[gpu].open = false;
+        self.set(gpu, Activity::Down);
+    }
+
+    /// Another GPU takes the seat `gpu`: down, and nothing is known of it.
+    pub fn open(&mut self, gpu: usize) {
+        self.gpus[gpu].open = true;
+        self.forget(gpu);
+        self.set(gpu, Activity::Down);
+    }
+
     /// Changes what `gpu` does. Returns whether the number of GPUs in service or idle changed.
     pub fn set(&mut self, gpu: usize, activity: Activity) -> bool {
+        if !self.gpus[gpu].open && activity != Activity::Down {
+            return false;
+        }
         let before = (self.healthy(), self.idle());
         let idle_before = matches!(self.gpus[gpu].activity, Activity::Idle(_));
         match activity {
@@ -218,6 +242,27 @@ mod tests {
         assert!(pool.set(0, Activity::Down));
         assert!((pool.capacity().per_second() - 1000.0).abs() < 1e-6);
         assert_eq!((pool.capacity().healthy(), pool.capacity().idle()), (1, 1));
+    }
+
+    #[test]
+    fn a_closed_seat_stays_down_until_another_gpu_takes_it() {
+        let mut pool = Pool::new(2, 100);
+        for gpu in 0..2 {
+            pool.measured(gpu, (1 + gpu as u32) * 100 * MS);
+            pool.set(gpu, Activity::Idle(Time::ZERO));
+        }
+        pool.close(1);
+        assert!(!pool.set(1, Activity::Idle(Time::ZERO)));
+        assert!(!pool.set(1, Activity::Busy(Time::MAX)));
+        assert_eq!(
+            (pool.is_open(1), pool.healthy(), pool.idle()),
+            (false, 1, 1)
+        );
+        assert!((pool.capacity().per_second() - 1000.0).abs() < 1e-6);
+        pool.open(1);
+        assert_eq!((pool.is_open(1), pool.healthy()), (true, 1));
+        assert_eq!(pool.batch_time(1), 100 * MS, "the pool's, none of its own");
+        assert!(pool.set(1, Activity::Idle(Time::ZERO)));
     }
 
     #[test]

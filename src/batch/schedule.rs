@@ -43,6 +43,8 @@ pub enum Advice {
         /// When to look again whatever happens; [`Time::MAX`] if nothing waits.
         again: Time,
     },
+    /// Nothing will come any more: the GPU's seat is closed.
+    Leave,
 }
 
 /// Whose turn it is on a GPU.
@@ -73,7 +75,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler for `gpus` GPUs, all down.
+    /// A scheduler with seats for `gpus` GPUs, all open and all down.
     pub fn new(policy: Policy, gpus: usize, backlog: Arc<Backlog>) -> Scheduler {
         Scheduler {
             room: WaitingRoom::default(),
@@ -164,6 +166,18 @@ impl Scheduler {
         self.pool.forget(gpu);
     }
 
+    /// `gpu` gets no batch any more and counts as capacity no more. What it runs, it runs to the end.
+    pub fn close(&mut self, gpu: usize) {
+        self.pool.close(gpu);
+        self.follow_batch_time();
+    }
+
+    /// Another GPU takes the seat `gpu`.
+    pub fn open(&mut self, gpu: usize) {
+        self.pool.open(gpu);
+        self.retried_last[gpu] = false;
+    }
+
     /// L of `gpu`.
     pub fn batch_time(&self, gpu: usize) -> Duration {
         self.pool.batch_time(gpu)
@@ -217,6 +231,9 @@ impl Scheduler {
 
     /// Applies the launch rule for the idle `gpu`.
     pub fn decide(&mut self, gpu: usize, now: Time) -> Advice {
+        if !self.pool.is_open(gpu) {
+            return Advice::Leave;
+        }
         if self.room.has_whole() {
             return Advice::Launch(Lane::Fresh, Launch::Whole);
         }
@@ -272,6 +289,9 @@ impl Scheduler {
 
     /// Binds the next batch of a GPU that is still busy: full, or not at all.
     pub fn bind_ahead(&mut self, gpu: usize, now: Time, wakes: &mut Wakes<'_>) -> Option<Batch> {
+        if !self.pool.is_open(gpu) {
+            return None;
+        }
         if self.room.has_whole() && self.pool.idle() == 0 {
             let batch = Batch {
                 lane: Lane::Fresh,

@@ -309,6 +309,12 @@ pub(super) struct RemoteFlags {
     /// Worker, a GPU on another machine, as http://HOST:PORT; repeatable [default: none]
     #[arg(long, value_name = "URL")]
     pub(super) worker: Vec<String>,
+    /// File with more of them, one URL a line; it is read again on SIGHUP, as --config is [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub(super) workers_file: Option<PathBuf>,
+    /// Most workers at once, also after later changes, or auto: max(64, twice those at start) [default: auto]
+    #[arg(long, value_name = "COUNT", value_parser = values::auto, allow_negative_numbers = true)]
+    pub(super) workers_max: Option<Auto>,
     /// File with the secret that servers and workers share; without it $FUNICULAR_WORKER_SECRET, if set [default: none]
     #[arg(long, value_name = "FILE")]
     pub(super) worker_secret_file: Option<PathBuf>,

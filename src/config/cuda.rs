@@ -194,7 +194,7 @@ pub(super) fn warning(raw: &RawConfig, config: &Config) -> Option<String> {
     ];
     let typed = all.into_iter().find_map(|origin| match origin {
         Origin::Flag(flag) => Some(flag),
-        Origin::File(_) | Origin::Default => None,
+        Origin::File(_) | Origin::Listed(_) | Origin::Default => None,
     })?;
     Some(format!(
         "{typed} has no effect, since the executor is {executor}: add --executor cuda"

@@ -79,6 +79,8 @@ whole_numbers! {
     CUDA_WORK_US = 0, 0 => 1_000 * DEADLINE_MAX_MS;
     SIM_LATENCY_MS = 100, 0 => DEADLINE_MAX_MS;
     SIM_COLD_START_MS = 0, 0 => DEADLINE_MAX_MS;
+    // Its default is `auto`, which no number stands for: this one is the least that it comes to.
+    REMOTE_WORKERS_MAX = 64, 1 => 1_024;
     BODY_MAX_BYTES = 1 << 20, 1 => SIZE_MAX_BYTES;
     INPUT_MAX_BYTES = 1 << 16, 1 => SIZE_MAX_BYTES;
     OUTPUT_MAX_BYTES = 1 << 18, 1 => SIZE_MAX_BYTES;

@@ -78,6 +78,8 @@ keys! {
     SIM_FAULTS = "simulated" "faults" "--sim-fault";
     SIM_FAULTS_ADMIN = "simulated" "faults_admin" "--sim-faults-admin";
     REMOTE_WORKERS = "remote" "workers" "--worker";
+    REMOTE_WORKERS_FILE = "remote" "workers_file" "--workers-file";
+    REMOTE_WORKERS_MAX = "remote" "workers_max" "--workers-max";
     REMOTE_SECRET_FILE = "remote" "secret_file" "--worker-secret-file";
     BODY_MAX_BYTES = "limits" "body_max_bytes" "--body-max-bytes";
     INPUT_MAX_BYTES = "limits" "input_max_bytes" "--input-max-bytes";

@@ -16,7 +16,7 @@ mod cli;
 mod contradictions;
 pub mod cores;
 mod cuda;
-mod defaults;
+pub(crate) mod defaults;
 mod error;
 pub mod keys;
 mod machine;
@@ -66,8 +66,10 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// The cores that the acceptor cores are pinned to, ascending, at least one.
     pub cores: Vec<usize>,
-    /// Number of GPUs, at least one.
+    /// Number of GPUs to begin with, at least one unless they are workers, of which there may be none yet.
     pub gpus: usize,
+    /// Most GPUs at once; more than there are to begin with only where workers may be added later.
+    pub seats: usize,
     /// What runs the batches.
     pub executor: ExecutorConfig,
     /// The launch rule.
@@ -240,7 +242,7 @@ impl Config {
             Some(path) => RawConfig::read(path)?,
             None => RawConfig::default(),
         };
-        let raw = flags.overlay(file).for_role(role);
+        let raw = flags.overlay(file).for_role(role).with_workers_listed()?;
         let machine = Machine::read().with_devices_for(&raw);
         let config = Config::resolve(&raw, &machine)?;
         let config = config.with_keys_checked(&raw)?.with_python_found();
@@ -265,7 +267,7 @@ impl Config {
 
     /// The descriptors that the server may have open at once.
     pub fn open_files_needed(&self) -> u64 {
-        room::files_needed(self.http.max_connections, self.cores.len(), self.gpus)
+        room::files_needed(self.http.max_connections, self.cores.len(), self.seats)
     }
 
     /// The memory mappings that the server may have at once.

@@ -172,6 +172,16 @@ impl RemoteFlags {
         let remote = &mut raw.remote;
         lay_list(&mut remote.workers, self.worker, keys::REMOTE_WORKERS);
         lay(
+            &mut remote.workers_file,
+            self.workers_file,
+            keys::REMOTE_WORKERS_FILE,
+        );
+        lay(
+            &mut remote.workers_max,
+            self.workers_max,
+            keys::REMOTE_WORKERS_MAX,
+        );
+        lay(
             &mut remote.secret_file,
             self.worker_secret_file,
             keys::REMOTE_SECRET_FILE,

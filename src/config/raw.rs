@@ -27,6 +27,8 @@ pub enum Origin {
     Flag(&'static str),
     /// The file, at this byte of its text.
     File(usize),
+    /// The file that lists workers, at this line, counted from 1.
+    Listed(usize),
 }
 
 /// A value that somebody gave, and where.
@@ -87,6 +89,9 @@ pub struct RawConfig {
     pub(super) source: Option<Source>,
     #[serde(skip)]
     pub(super) role: Role,
+    /// What the file that lists workers says.
+    #[serde(skip)]
+    pub(super) listed: Vec<Given<String>>,
     pub(super) listen: Option<Given<SocketAddr>>,
     pub(super) admin: Option<Given<AdminAddress>>,
     pub(super) cores: Option<Given<CoreChoice>>,
@@ -224,6 +229,8 @@ pub(super) struct RawSimulated {
 pub(super) struct RawRemote {
     /// Each with a place of its own, like the faults.
     pub(super) workers: Option<Vec<Given<String>>>,
+    pub(super) workers_file: Option<Given<PathBuf>>,
+    pub(super) workers_max: Option<Given<Auto>>,
     pub(super) secret_file: Option<Given<PathBuf>>,
 }
 
@@ -321,7 +328,8 @@ impl RawConfig {
 
     /// The executor that is named, or else the one that what is given for it implies.
     pub(super) fn executor_kind(&self) -> ExecutorKind {
-        let implied = if !self.workers().is_empty() {
+        let workers = self.workers().next().is_some() || self.workers_file().is_some();
+        let implied = if workers {
             ExecutorKind::Remote
         } else if self.python_target().is_some() {
             ExecutorKind::Python
@@ -349,6 +357,10 @@ impl RawConfig {
         match (origin, &self.source) {
             (Origin::Flag(flag), _) => flag.to_owned(),
             (Origin::File(byte), Some(source)) => source.place(byte),
+            (Origin::Listed(line), _) => {
+                let file = self.workers_file().unwrap_or_default();
+                format!("{}:{line}", file.display())
+            }
             (Origin::Default | Origin::File(_), _) => "this machine".to_owned(),
         }
     }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use super::raw::{Given, Origin, RawConfig, origin};
+use super::units::counted;
 use super::values::AdminAddress;
 use super::{Config, ConfigError, ExecutorConfig, Refusal, defaults, keys};
 use crate::gpu::remote::Target;
@@ -32,8 +33,24 @@ pub enum Role {
 /// The remote executor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteConfig {
-    /// The workers, one for each GPU, at least one.
+    /// The workers that are named one by one.
     pub workers: Vec<Target>,
+    /// The file that lists more; a path that this process can open.
+    pub file: Option<PathBuf>,
+    /// Those that it lists.
+    pub listed: Vec<Target>,
+}
+
+impl RemoteConfig {
+    /// All workers, one for each GPU, no two alike.
+    pub fn all(&self) -> impl Iterator<Item = &Target> {
+        self.workers.iter().chain(&self.listed)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.workers.len() + self.listed.len()
+    }
 }
 
 /// The settings and environment that say what the secret is.
@@ -58,10 +75,53 @@ impl RawConfig {
         self
     }
 
-    /// The workers that are named.
-    pub(super) fn workers(&self) -> &[Given<String>] {
-        self.remote.workers.as_deref().unwrap_or_default()
+    /// The workers that are named, here or in the file that lists them.
+    pub(super) fn workers(&self) -> impl Iterator<Item = &Given<String>> {
+        let named = self.remote.workers.iter().flatten();
+        named.chain(&self.listed)
     }
+
+    /// The file that lists workers, if one is named: an empty path is none.
+    pub(super) fn workers_file(&self) -> Option<PathBuf> {
+        path(&self.remote.workers_file).map(|file| self.located(file))
+    }
+
+    /// Reads the file that lists workers: one URL a line, with or without a comment after a `#`. One with nothing at all in it
+    /// is refused: that is how a file looks while somebody writes it, and all workers would be sent away.
+    pub(super) fn with_workers_listed(mut self) -> Result<RawConfig, ConfigError> {
+        let Some(file) = self.workers_file() else {
+            return Ok(self);
+        };
+        let refused = |problem: String| {
+            let place = self.place(origin(&self.remote.workers_file));
+            ConfigError::Refused(vec![Refusal { place, problem }])
+        };
+        let text = std::fs::read_to_string(&file).map_err(|cause| {
+            refused(format!(
+                "can't read the workers in {}: {cause}",
+                file.display()
+            ))
+        })?;
+        if text.trim().is_empty() {
+            let advice = "if no worker is meant for a while, say so in a comment (# none)";
+            return Err(refused(format!("{} is empty: {advice}", file.display())));
+        }
+        let lines = text.lines().enumerate().filter_map(|(before, line)| {
+            let url = line.split('#').next().unwrap_or_default().trim();
+            (!url.is_empty()).then(|| Given {
+                value: url.to_owned(),
+                origin: Origin::Listed(before + 1),
+            })
+        });
+        self.listed = lines.collect();
+        Ok(self)
+    }
+}
+
+/// The path that is given: an empty one is none.
+fn path(given: &Option<Given<PathBuf>>) -> Option<&Given<PathBuf>> {
+    let is_path = |given: &&Given<PathBuf>| !given.value.as_os_str().is_empty();
+    given.as_ref().filter(is_path)
 }
 
 fn default<T>(given: &mut Option<Given<T>>, value: T) {
@@ -102,51 +162,51 @@ pub(super) fn named(raw: &RawConfig, refusals: &mut Vec<Refusal>) -> RemoteConfi
             problem,
         });
     };
-    let mut workers: Vec<Target> = Vec::new();
+    let mut remote = RemoteConfig {
+        file: raw.workers_file(),
+        ..RemoteConfig::default()
+    };
     for given in raw.workers() {
-        match given.value.parse() {
-            Ok(worker) if workers.contains(&worker) => {
-                let problem = format!(
-                    "{}: {:?} stands there twice",
-                    keys::REMOTE_WORKERS,
-                    given.value
-                );
+        let key = match given.origin {
+            Origin::Listed(_) => keys::REMOTE_WORKERS_FILE,
+            _ => keys::REMOTE_WORKERS,
+        };
+        match given.value.parse::<Target>() {
+            Ok(worker) if remote.all().any(|other| *other == worker) => {
+                let problem = format!("{key}: {:?} stands there twice", given.value);
                 refuse(given.origin, problem);
             }
-            Ok(worker) => workers.push(worker),
-            Err(problem) => {
-                let problem: String = problem;
-                refuse(given.origin, format!("{}: {problem}", keys::REMOTE_WORKERS));
-            }
+            Ok(worker) if key == keys::REMOTE_WORKERS_FILE => remote.listed.push(worker),
+            Ok(worker) => remote.workers.push(worker),
+            Err(problem) => refuse(given.origin, format!("{key}: {problem}")),
         }
     }
     let (key, at) = (keys::EXECUTOR, origin(&raw.executor));
     let most = defaults::GPUS.max as usize;
-    if raw.workers().is_empty() {
-        let advice = "give each as --worker http://HOST:PORT";
+    // An empty list is an answer, no list is none.
+    if raw.remote.workers.is_none() && remote.file.is_none() {
+        let advice = "give each as --worker http://HOST:PORT, or a file that lists them as --workers-file FILE";
         refuse(
             at,
             format!("{key} is remote, but no worker is named: {advice}"),
         );
-    } else if workers.len() > most {
+    } else if remote.count() > most {
         refuse(
             at,
             format!(
                 "{key} is remote with {} workers; it can have {most}",
-                workers.len()
+                remote.count()
             ),
         );
     }
-    RemoteConfig { workers }
+    remote
 }
 
 impl SecretConfig {
     /// The file that is named, if any: an empty path is none.
     pub(super) fn named(raw: &RawConfig) -> SecretConfig {
-        let is_path = |given: &&Given<PathBuf>| !given.value.as_os_str().is_empty();
-        let file = raw.remote.secret_file.as_ref().filter(is_path);
         SecretConfig {
-            file: file.map(|file| raw.located(file)),
+            file: path(&raw.remote.secret_file).map(|file| raw.located(file)),
             secret: None,
         }
     }
@@ -156,24 +216,23 @@ impl SecretConfig {
 pub(super) fn contradiction(raw: &RawConfig, config: &Config) -> Option<(Vec<Origin>, String)> {
     let gpus = config.gpus;
     let places = |more: Origin| vec![origin(&raw.gpus), more];
+    let first = raw.workers().next().map(|worker| worker.origin);
     match (&config.executor, config.role) {
-        (ExecutorConfig::Remote(remote), Role::Server) if remote.workers.len() != gpus => {
-            let workers = remote.workers.len();
-            let first = raw
-                .workers()
-                .first()
-                .map_or(Origin::Default, |worker| worker.origin);
+        (ExecutorConfig::Remote(remote), Role::Server) if remote.count() != gpus => {
+            let workers = counted(remote.count() as u64, "worker");
             let problem = format!(
-                "gpus is {gpus}, but there are {workers} workers, each of which is a GPU: leave gpus out"
+                "gpus is {gpus}, but there are {workers}, each of which is a GPU: leave gpus out"
             );
-            Some((places(first), problem))
+            Some((places(first.unwrap_or(Origin::Default)), problem))
+        }
+        (ExecutorConfig::Remote(remote), Role::Server) if remote.count() > config.seats => {
+            let (key, most) = (keys::REMOTE_WORKERS_MAX, config.seats);
+            let workers = counted(remote.count() as u64, "worker");
+            let problem = format!("{key} is {most}, but there are {workers}: raise it");
+            Some((vec![origin(&raw.remote.workers_max)], problem))
         }
         (ExecutorConfig::Remote(_), Role::Worker) => {
-            let at = vec![
-                raw.workers()
-                    .first()
-                    .map_or(origin(&raw.executor), |worker| worker.origin),
-            ];
+            let at = vec![first.unwrap_or(origin(&raw.executor))];
             Some((
                 at,
                 "a worker can't have workers of its own: leave remote.workers out".to_owned(),
@@ -196,12 +255,18 @@ pub(super) fn warning(raw: &RawConfig, config: &Config) -> Option<String> {
     {
         return Some(exposed(&config.listen));
     }
-    let named = raw.workers().len();
-    let used = matches!(config.executor, ExecutorConfig::Remote(_));
-    (named > 0 && !used).then(|| {
-        let executor = config.executor.name();
-        format!("remote.workers get no batches, since the executor is {executor}")
-    })
+    let is_named = raw.workers().next().is_some();
+    match &config.executor {
+        ExecutorConfig::Remote(remote) if remote.count() == 0 => Some(
+            "no worker is named: every request gets 503 until there is one and SIGHUP says so"
+                .to_owned(),
+        ),
+        ExecutorConfig::Remote(_) => None,
+        other => is_named.then(|| {
+            let executor = other.name();
+            format!("remote.workers get no batches, since the executor is {executor}")
+        }),
+    }
 }
 
 fn exposed(listen: &SocketAddr) -> String {

@@ -43,7 +43,8 @@ impl Config {
         let cores = check.cores(machine);
         let executor = check.executor();
         let gpus = check.gpus(&executor, machine);
-        let room = Room::on(machine, cores.len(), gpus);
+        let seats = check.seats(&executor, gpus);
+        let room = Room::on(machine, cores.len(), seats);
         let batch = check.batch();
         let http = check.http(machine, &room);
         let config = Config {
@@ -62,6 +63,7 @@ impl Config {
             auto: left_to_the_server(raw),
             cores,
             gpus,
+            seats,
             executor,
             batch,
             http,
@@ -73,14 +75,16 @@ impl Config {
     }
 }
 
-/// The settings whose value is this machine's.
+/// The settings whose value follows from this machine, or from others.
 fn left_to_the_server(raw: &RawConfig) -> Vec<Key> {
     let cores = value_or(&raw.cores, defaults::CORES) == CoreChoice::Auto;
     let connections = value_or(&raw.max_connections, Auto::Auto) == Auto::Auto;
     let memory = value_or(&raw.limits.request_memory_mib, Auto::Auto) == Auto::Auto;
+    let workers = value_or(&raw.remote.workers_max, Auto::Auto) == Auto::Auto;
     let all = [
         (cores, keys::CORES),
         (connections, keys::MAX_CONNECTIONS),
+        (workers, keys::REMOTE_WORKERS_MAX),
         (memory, keys::REQUEST_MEMORY_MIB),
     ];
     let left = all.into_iter().filter(|(is_left, _)| *is_left);
@@ -163,9 +167,7 @@ impl Check<'_> {
     /// Each worker, or each device, is a GPU, so that nobody has to count them.
     fn gpus(&mut self, executor: &ExecutorConfig, machine: &Machine) -> usize {
         match (executor, &machine.cuda_devices) {
-            (ExecutorConfig::Remote(remote), _) if self.raw.gpus.is_none() => {
-                remote.workers.len().max(1)
-            }
+            (ExecutorConfig::Remote(remote), _) if self.raw.gpus.is_none() => remote.count(),
             (ExecutorConfig::Cuda(_), Some(devices)) => self.gpus_among(devices),
             _ => self.count(&self.raw.gpus, defaults::GPUS),
         }
@@ -220,6 +222,17 @@ impl Check<'_> {
             output_extra_bytes: self.count(&raw.output_extra_bytes, defaults::CUDA_OUTPUT_EXTRA),
             work_us: self.whole(&raw.work_us, defaults::CUDA_WORK_US),
         }
+    }
+
+    /// Left to the server, every worker could be replaced by another one at once.
+    fn seats(&mut self, executor: &ExecutorConfig, gpus: usize) -> usize {
+        let setting = defaults::REMOTE_WORKERS_MAX;
+        let given = self.whole_or_auto(&self.raw.remote.workers_max, setting);
+        let most = given.unwrap_or_else(|| {
+            let twice = u32::try_from(2 * gpus).unwrap_or(setting.max);
+            twice.clamp(setting.default, setting.max)
+        });
+        executor.remote().map_or(gpus, |_| most as usize)
     }
 
     fn python(&mut self) -> PythonConfig {
@@ -468,12 +481,18 @@ impl Check<'_> {
 
     /// None if it is left to the server.
     fn millis_or_auto(&mut self, given: &Option<Given<Auto>>, setting: Whole) -> Option<Duration> {
+        let millis = self.whole_or_auto(given, setting)?;
+        Some(Duration::from_millis(millis.into()))
+    }
+
+    /// Likewise.
+    fn whole_or_auto(&mut self, given: &Option<Given<Auto>>, setting: Whole) -> Option<u32> {
         let Auto::Set(value) = value_or(given, Auto::Auto) else {
             return None;
         };
         let Whole { key, min, max, .. } = setting;
         match u32::try_from(value) {
-            Ok(value) if (min..=max).contains(&value) => Some(Duration::from_millis(value.into())),
+            Ok(value) if (min..=max).contains(&value) => Some(value),
             _ => {
                 let range = format!("from {min} to {}, or auto", grouped(max.into()));
                 let problem = format!("is {value}; it must be {range}");

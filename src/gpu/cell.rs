@@ -221,6 +221,18 @@ impl Cell {
         )
     }
 
+    /// The GPU is to leave: it keeps what it has in hand, see [`Health::leave`]. If it has nothing and is out of service, the
+    /// thread's claim is void at once.
+    pub fn leave(&self, why: &str, now: Time) {
+        let mut inside = self.inside.lock();
+        inside.health.leave(why, now);
+        if inside.health.state() == State::Gone {
+            debug_assert!(inside.halves.iter().all(Option::is_none));
+            inside.generation += 1;
+            inside.due = Time::MAX;
+        }
+    }
+
     /// The GPU's state.
     pub fn state(&self) -> State {
         self.inside.lock().health.state()

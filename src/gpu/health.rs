@@ -7,7 +7,8 @@
 //!    │ reset failed      │    │ canary failed     │ lost           │ lost, timed out
 //!    └───────────► down ─┴────┴───────────────────┴────────────────┘
 //!                        reset ok, after a back-off
-//! any ──► gone: the server ends, or the thread never came back
+//! ready, busy ──► draining: it was removed, runs its last batch and takes no other ──► gone
+//! any ──► gone: the server ends, or it was removed while out of service
 //! ```
 //!
 //! Only `ready` and `busy` GPUs count as capacity. A GPU that went down is reset after a back-off that doubles with
@@ -31,6 +32,8 @@ pub enum State {
     Down,
     /// Reset, running its canary.
     Probing,
+    /// Removed, and out of service as soon as nothing is in hand.
+    Draining,
     /// Out of service for good.
     Gone,
 }
@@ -44,6 +47,7 @@ impl State {
             State::Busy => "busy",
             State::Down => "down",
             State::Probing => "probing",
+            State::Draining => "draining",
             State::Gone => "gone",
         }
     }
@@ -64,7 +68,9 @@ const TRUSTED_AFTER: Duration = Duration::from_secs(10);
 /// The health of one GPU.
 #[derive(Clone, Debug)]
 pub struct Health {
+    /// Never [`State::Draining`]: that it leaves does not change what its batch does meanwhile.
     state: State,
+    is_leaving: bool,
     since: Time,
     why: String,
     /// Why it failed last, until it is trusted again.
@@ -81,6 +87,7 @@ impl Health {
     pub fn new(now: Time) -> Health {
         Health {
             state: State::Warming,
+            is_leaving: false,
             since: now,
             why: "starting".to_owned(),
             last_failure: String::new(),
@@ -92,7 +99,11 @@ impl Health {
 
     /// The state.
     pub fn state(&self) -> State {
-        self.state
+        if self.is_leaving && self.state != State::Gone {
+            State::Draining
+        } else {
+            self.state
+        }
     }
 
     /// Since when it is in service or out of it, as the case may be; going from ready to busy and back is no change.
@@ -107,6 +118,9 @@ impl Health {
 
     /// Says what it is about while it is out of service; no change of state.
     pub fn note(&mut self, text: &str) {
+        if self.is_leaving {
+            return;
+        }
         match (self.state, self.last_failure.as_str()) {
             (State::Ready | State::Busy | State::Gone, _) => {}
             (_, "") => text.clone_into(&mut self.why),
@@ -197,8 +211,24 @@ impl Health {
         is_news
     }
 
+    /// It is to leave: what it has in hand is its last. At once if it is out of service, since then it has nothing.
+    pub fn leave(&mut self, why: &str, now: Time) {
+        match self.state() {
+            State::Draining | State::Gone => {}
+            State::Ready | State::Busy => {
+                self.is_leaving = true;
+                self.since = now;
+                why.clone_into(&mut self.why);
+            }
+            State::Warming | State::Down | State::Probing => self.gone(why, now),
+        }
+    }
+
     /// Out of service for good.
     pub fn gone(&mut self, why: &str, now: Time) {
+        if self.state == State::Gone {
+            return;
+        }
         self.reset_due = Time::MAX;
         self.enter(State::Gone, why, now);
     }
@@ -291,6 +321,39 @@ mod tests {
         let mut health = serving(Time::ZERO);
         health.note("importing");
         assert_eq!(health.why(), "passed its canary batch");
+    }
+
+    #[test]
+    fn a_gpu_that_leaves_is_out_of_service_at_once_and_still_runs_its_batch() {
+        let mut health = serving(Time::ZERO);
+        health.launched();
+        health.leave("removed", Time::from_nanos(7));
+        assert_eq!((health.state(), health.why()), (State::Draining, "removed"));
+        assert!(!health.state().in_service());
+        // What was staged may yet be launched, and what runs may fail.
+        health.launched();
+        health.finished();
+        assert_eq!(
+            (health.state(), health.since()),
+            (State::Draining, Time::from_nanos(7))
+        );
+        health.failed("device lost", Time::from_nanos(8));
+        assert_eq!(health.state(), State::Draining);
+        health.gone("removed", Time::from_nanos(9));
+        assert_eq!(health.state(), State::Gone);
+    }
+
+    #[test]
+    fn a_gpu_out_of_service_leaves_at_once() {
+        let mut down = serving(Time::ZERO);
+        down.failed("device lost", Time::ZERO);
+        let mut warming = Health::new(Time::ZERO);
+        for health in [&mut down, &mut warming] {
+            health.leave("removed", Time::ZERO);
+            assert_eq!((health.state(), health.why()), (State::Gone, "removed"));
+            health.gone("the server ends", Time::ZERO);
+            assert_eq!(health.why(), "removed");
+        }
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Driver {
     /// Whether everybody in the case has time for a run of others.
     fn can_spare_a_run(&self, trial: &Trial) -> Result<bool, Trouble> {
         let (gpu, now) = (&self.gpu, clock::now());
-        let batch_time = gpu.collector.batch_time(gpu.index);
+        let batch_time = gpu.collector.batch_time(gpu.seat);
         let run = batch_time + tolerance(batch_time);
         let spares = gpu.cell.edit(self.generation, trial.half, |batch| {
             trial.case.spares_a_run(batch, now, run)
@@ -117,7 +117,7 @@ impl Driver {
 
     /// Runs a full batch of others in `half`, if one waits and no GPU is free for it. Gives it if the function raised.
     fn run_others(&mut self, half: Half) -> Result<Option<Trial>, Trouble> {
-        let Some(batch) = self.gpu.collector.bind_ahead(self.gpu.index) else {
+        let Some(batch) = self.gpu.collector.bind_ahead(self.gpu.seat) else {
             return Ok(None);
         };
         self.board(half, batch)?;
@@ -148,7 +148,7 @@ impl Driver {
     fn part(&mut self, trial: &mut Trial) -> Result<(), Trouble> {
         let (gpu, now) = (&self.gpu, clock::now());
         let pause = self.over_budget(now);
-        let batch_time = gpu.collector.batch_time(gpu.index);
+        let batch_time = gpu.collector.batch_time(gpu.seat);
         // With what a run may exceed its time by: better a 503 now, with the time to come back, than a 504 then.
         let run_ends = now + batch_time + tolerance(batch_time);
         let mut wakes = gpu.collector.mailboxes().gather();

@@ -12,7 +12,7 @@
 //! and [`case`] are pure, `isolate` runs them. [`executor`] is the trait behind which a GPU hides, [`simulated`] the one
 //! that needs none, [`cuda`] the one that drives it itself, [`remote`] the one whose GPU is on another machine; [`health`] says whether a GPU may serve (pure);
 //! [`cell`] is what the thread shares with the [`watchdog`]. A [`Gpu`] is everything about one GPU that is not its thread's
-//! own.
+//! own, and the [`fleet`] is all of them: those that came, and those that were told to leave.
 //!
 //! Nothing that goes wrong here reaches a caller twice: a batch lies in the cell while it is in hand, and whoever takes
 //! it out — this thread with the results, or whoever fails the GPU — answers it or sends it back to wait.
@@ -24,6 +24,7 @@ pub mod cuda;
 pub mod executor;
 pub mod fate;
 pub mod faults;
+pub mod fleet;
 pub mod health;
 mod isolate;
 pub mod python;
@@ -38,6 +39,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
 
 use crate::batch::collector::{Collector, Work};
 use crate::clock::{self, Time};
@@ -55,6 +58,9 @@ pub use self::ride::{CALL_MAX, NOTICE_MAX, tolerance};
 
 /// A device that turned a batch away is left in peace for this long at most.
 const REST_MAX: Duration = Duration::from_secs(1);
+
+/// Why a GPU that was told to leave is out of service.
+const REMOVED: &str = "removed from the configuration";
 
 /// An idle executor is asked so often whether it is still there.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
@@ -114,24 +120,50 @@ impl From<Seized> for Trouble {
 /// One GPU, as its thread, the watchdog and the status page share it.
 #[derive(Debug)]
 pub struct Gpu {
-    /// Its number.
+    /// Its number: in the order in which they came, never that of another.
     pub index: usize,
+    /// Its seat at the collector, which was and will be another's.
+    seat: usize,
+    /// Where it is, if that is on another machine.
+    worker: Option<String>,
     cell: Cell,
     collector: Arc<Collector>,
-    metrics: Arc<Metrics>,
+    recorder: Arc<CachePadded<GpuRecorder>>,
     batches: AtomicU64,
 }
 
 impl Gpu {
-    /// GPU number `index`, not yet in service.
-    pub fn new(index: usize, collector: Arc<Collector>, metrics: Arc<Metrics>) -> Gpu {
+    /// GPU number `index`, in the seat of the same number, not yet in service.
+    pub fn new(index: usize, collector: Arc<Collector>, metrics: &Metrics) -> Gpu {
         Gpu {
             index,
+            seat: index,
+            worker: None,
             cell: Cell::new(clock::now()),
             collector,
-            metrics,
+            recorder: metrics.gpu(index),
             batches: AtomicU64::new(0),
         }
+    }
+
+    /// The same in another seat, and perhaps on another machine.
+    #[must_use]
+    pub fn seated(self, seat: usize, worker: Option<String>) -> Gpu {
+        Gpu {
+            seat,
+            worker,
+            ..self
+        }
+    }
+
+    /// Its seat at the collector.
+    pub fn seat(&self) -> usize {
+        self.seat
+    }
+
+    /// Where it is, if that is on another machine.
+    pub fn worker(&self) -> Option<&str> {
+        self.worker.as_deref()
     }
 
     /// The batches in hand and the health.
@@ -146,16 +178,35 @@ impl Gpu {
 
     /// Where its thread records.
     pub fn recorder(&self) -> &GpuRecorder {
-        self.metrics.gpu(self.index)
+        &self.recorder
+    }
+
+    /// Whether it was told to leave, and has something in hand yet.
+    fn is_leaving(&self) -> bool {
+        self.cell.state() == State::Draining
+    }
+
+    /// Tells it to leave: it is out of service at once, what it runs comes back and is answered, what is staged goes back
+    /// to wait, and its thread ends.
+    pub fn leave(&self) {
+        self.cell.leave(REMOVED, clock::now());
+        self.collector.leave(self.seat);
     }
 
     /// Takes the GPU out of service and sends its tickets back to wait: what was launched as a retry, once, what was only
     /// staged to where it came from.
     pub fn fail(&self, why: &str, outcome: BatchOutcome) {
-        let was_down = self.cell.look().0.is_kept_down();
+        let (health, _) = self.cell.look();
+        if health.state() == State::Gone {
+            // Its seat may be another's already.
+            return;
+        }
         let (held, is_news) = self.cell.fail(why, clock::now(), false);
-        self.collector.down(self.index);
-        match (is_news, was_down) {
+        self.collector.down(self.seat);
+        match (is_news, health.is_kept_down()) {
+            _ if health.state() == State::Draining => {
+                log::warn!("gpu {} failed on its way out: {why}", self.index);
+            }
             (false, _) => log::debug!("gpu {} stays down: {why}", self.index),
             (true, true) => log::warn!("gpu {} stays down: {why}", self.index),
             (true, false) => log::error!(
@@ -190,10 +241,17 @@ impl Gpu {
     /// Takes the GPU out of service for good and answers what it has in hand with 503: the server ends.
     pub fn retire(&self) {
         let (held, _) = self.cell.fail("the server ends", clock::now(), true);
-        self.collector.down(self.index);
+        self.collector.down(self.seat);
         for held in held {
             self.give_up(held.batch.tickets, &Failure::Draining);
         }
+    }
+
+    /// It was told to leave, and has nothing in hand any more.
+    fn gone(&self) {
+        let (held, _) = self.cell.fail(REMOVED, clock::now(), true);
+        assert!(held.is_empty(), "it leaves with nothing in hand");
+        log::info!("gpu {} has left", self.index);
     }
 
     /// Answers `tickets` with `failure`, and returns how many of them were still to be answered.
@@ -232,10 +290,13 @@ impl Driver {
         }
     }
 
-    /// The thread's whole life: until the collector closes.
+    /// The thread's whole life: until the collector closes, or the GPU has left.
     pub fn run(mut self) {
         self.gpu.cell.runs_on(Thread::current());
         while !self.gpu.collector.is_closed() {
+            if self.gpu.cell.state() == State::Gone {
+                return;
+            }
             // A panic fails this GPU's batch and costs it a reset; it must not end the thread, let alone the process.
             if catch_unwind(AssertUnwindSafe(|| self.step())).is_err() {
                 self.gpu.fail("its thread panicked", BatchOutcome::Failed);
@@ -249,16 +310,17 @@ impl Driver {
         let done = match self.gpu.cell.state() {
             State::Ready | State::Busy => self.serve(),
             State::Warming | State::Down | State::Probing => self.recover(),
-            State::Gone => return self.gpu.collector.wait_closed(Time::MAX),
+            State::Draining => return self.gpu.gone(),
+            State::Gone => return,
         };
         self.gpu.cell.expect_by(Time::MAX);
         // A thread that comes back late brings stale news: whoever failed the GPU meanwhile has dealt with it.
         let is_seized = self.gpu.cell.generation() != self.generation;
         match done {
-            Err(_) if is_seized => self.gpu.collector.down(self.gpu.index),
+            Err(_) if is_seized => self.gpu.collector.down(self.gpu.seat),
             Ok(()) => {}
             // Whoever seized it has taken it out of service, but this thread may have entered the collector since.
-            Err(Trouble::Seized) => self.gpu.collector.down(self.gpu.index),
+            Err(Trouble::Seized) => self.gpu.collector.down(self.gpu.seat),
             Err(Trouble::Lost(lost)) => self.gpu.fail(&lost.0, BatchOutcome::Lost),
             Err(Trouble::TimedOut(limit)) => {
                 let why = format!("a batch did not come back within {} ms", limit.as_millis());
@@ -285,20 +347,20 @@ impl Driver {
         match self
             .gpu
             .collector
-            .next(self.gpu.index, clock::now() + CHECK_EVERY)
+            .next(self.gpu.seat, clock::now() + CHECK_EVERY)
         {
             Work::Batch(batch) => self.ride(batch),
             Work::Nothing => {
                 self.left_waiting_at = None;
                 self.gpu.cell.expect_by(clock::now() + ride::CALL_MAX);
                 self.executor.check()?;
-                if self.gpu.collector.probe_due(self.gpu.index) {
+                if self.gpu.collector.probe_due(self.gpu.seat) {
                     self.probe()
                 } else {
                     Ok(())
                 }
             }
-            Work::Closed => Ok(()),
+            Work::Leave | Work::Closed => Ok(()),
         }
     }
 }

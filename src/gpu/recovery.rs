@@ -20,10 +20,12 @@ impl Driver {
         let (health, _) = self.gpu.cell.look();
         if health.state() == State::Down {
             // Whoever failed it has said so; but this thread may have called itself idle in the moment after that.
-            self.gpu.collector.down(self.gpu.index);
+            self.gpu.collector.down(self.gpu.seat);
         }
-        self.gpu.collector.wait_closed(health.reset_due());
-        if self.gpu.collector.is_closed() {
+        let collector = &self.gpu.collector;
+        let is_voided = || self.gpu.cell.generation() != self.generation;
+        collector.wait_closed_or(health.reset_due(), is_voided);
+        if self.is_cut_short() {
             return Ok(());
         }
         let until = clock::now() + self.settings.reset_max;
@@ -40,11 +42,16 @@ impl Driver {
                 Err(_) if clock::now() >= until => return Err(Trouble::TimedOut(limit)),
                 Err(again) => self.rest(again),
             }
-            if self.gpu.collector.is_closed() {
+            if self.is_cut_short() {
                 return Ok(());
             }
         };
         self.enter_service(took)
+    }
+
+    /// Whether there is no need to go on: the server ends, the GPU was told to leave, or the watchdog has failed it.
+    fn is_cut_short(&self) -> bool {
+        self.gpu.collector.is_closed() || self.gpu.cell.generation() != self.generation
     }
 
     fn canary_limit(&self) -> Duration {
@@ -94,7 +101,7 @@ impl Driver {
         loop {
             let now = clock::now();
             let outcome = self.executor.wait(until.min(now + LOOK_UP_EVERY));
-            let over = now >= until || self.gpu.collector.is_closed();
+            let over = now >= until || self.is_cut_short();
             if outcome != Outcome::Pending || over {
                 return outcome;
             }
@@ -104,13 +111,13 @@ impl Driver {
     /// Runs a canary on a GPU in service, so that its batch time is measured although no batch is let in.
     pub(super) fn probe(&mut self) -> Result<(), Trouble> {
         let now = clock::now();
-        self.gpu.collector.launched(self.gpu.index, now);
+        self.gpu.collector.launched(self.gpu.seat, now);
         let Ok(took) = self.canary(now + self.canary_limit())? else {
             // Whoever keeps it busy will be gone before the next probe is due.
             return Ok(());
         };
-        self.gpu.collector.forget(self.gpu.index);
-        self.gpu.collector.measured(self.gpu.index, took);
+        self.gpu.collector.forget(self.gpu.seat);
+        self.gpu.collector.measured(self.gpu.seat, took);
         Ok(())
     }
 
@@ -118,8 +125,8 @@ impl Driver {
         let gpu = &self.gpu;
         gpu.cell
             .health(self.generation, |health| health.canary_passed(clock::now()))?;
-        gpu.collector.forget(gpu.index);
-        gpu.collector.measured(gpu.index, canary_took);
+        gpu.collector.forget(gpu.seat);
+        gpu.collector.measured(gpu.seat, canary_took);
         self.left_waiting_at = None;
         log::info!(
             "gpu {} is ready: its canary took {:.1} ms",

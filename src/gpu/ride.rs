@@ -104,6 +104,8 @@ impl Driver {
             let departed = match (ahead, &known) {
                 (false, _) => Ok(None),
                 (true, Some(Err(_))) => self.disembark(half.other()).map(|()| None),
+                // What runs when a GPU is told to leave is its last batch.
+                (true, _) if self.gpu.is_leaving() => self.disembark(half.other()).map(|()| None),
                 (true, None | Some(Ok(_))) => self.depart(half.other()),
             };
             let returned = match known {
@@ -207,10 +209,10 @@ impl Driver {
         counted_as: (LaunchReason, usize),
     ) -> Result<Times, Trouble> {
         let gpu = &self.gpu;
-        let batch_time = gpu.collector.batch_time(gpu.index);
+        let batch_time = gpu.collector.batch_time(gpu.seat);
         let timeout = self.settings.batch_timeout(batch_time);
         gpu.cell.expect_by(now + timeout + NOTICE_MAX);
-        gpu.collector.launched(gpu.index, now);
+        gpu.collector.launched(gpu.seat, now);
         self.executor.launch(half)?;
         if !self.executor.may_be_busy() {
             gpu.recorder().batch_launched(counted_as.0, counted_as.1);
@@ -242,7 +244,7 @@ impl Driver {
         if outcome != Outcome::Pending {
             return Ok((outcome, false));
         }
-        if let Some(batch) = self.gpu.collector.bind_ahead(self.gpu.index) {
+        if let Some(batch) = self.gpu.collector.bind_ahead(self.gpu.seat) {
             self.board(half.other(), batch)?;
             let outcome = self.executor.wait(times.overrun);
             if outcome != Outcome::Pending {
@@ -330,7 +332,7 @@ impl Driver {
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // A function that raises may do so at once: that says nothing about L.
         if returned.is_ok() {
-            gpu.collector.measured(gpu.index, took);
+            gpu.collector.measured(gpu.seat, took);
         }
     }
 

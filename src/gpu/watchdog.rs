@@ -8,14 +8,13 @@
 //!
 //! Waiting tickets are judged again every [`REJUDGE_EVERY`]: see [`Collector::rejudge`].
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::admission::REJUDGE_EVERY;
 use crate::batch::collector::Collector;
 use crate::clock::{self, Time};
-use crate::gpu::Gpu;
 use crate::gpu::activity::Sample;
+use crate::gpu::fleet::Fleet;
 use crate::metrics::Metrics;
 use crate::metrics::labels::{BatchOutcome, ShedReason};
 use crate::tier::Tier;
@@ -87,8 +86,9 @@ impl Suspicion {
 }
 
 /// The watchdog thread's whole life: until the collector closes.
-pub fn run(gpus: &[Arc<Gpu>], collector: &Collector, metrics: &Metrics) {
-    let mut suspicions = vec![Suspicion::default(); gpus.len()];
+pub fn run(fleet: &Fleet, collector: &Collector, metrics: &Metrics) {
+    // By seat, with the number of the GPU that sat there when it was last looked at.
+    let mut suspicions = vec![(0, Suspicion::default()); fleet.seats()];
     let (mut rejudged, mut planned) = (Time::ZERO, clock::now());
     while !collector.is_closed() {
         let now = clock::now();
@@ -97,7 +97,11 @@ pub fn run(gpus: &[Arc<Gpu>], collector: &Collector, metrics: &Metrics) {
             rejudged = now;
             count(collector.rejudge(), metrics);
         }
-        for (gpu, suspicion) in gpus.iter().zip(&mut suspicions) {
+        for gpu in fleet.gpus() {
+            let (number, suspicion) = &mut suspicions[gpu.seat()];
+            if std::mem::replace(number, gpu.index) != gpu.index {
+                *suspicion = Suspicion::default();
+            }
             let now = clock::now();
             let sample = || gpu.cell().activity();
             if suspicion.confirmed_by(gpu.cell().overdue(now), Look { now, late }, sample) {

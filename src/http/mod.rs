@@ -309,6 +309,11 @@ impl Shared {
         (self.budget.used_bytes(), self.budget.max_bytes())
     }
 
+    /// The keys of callers, if they need one.
+    pub fn keys(&self) -> Option<&Keys> {
+        self.terms.keys.as_deref()
+    }
+
     /// The present phase.
     pub fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Relaxed) {

@@ -166,7 +166,7 @@ fn identify(
         .bearer
         .and_then(|bearer| keys.lookup(bearer))
         .ok_or(Rejection::Unauthorized)?;
-    Ok((route, key.tier(), Some(Arc::clone(key))))
+    Ok((route, key.tier(), Some(key)))
 }
 
 #[inline(never)]

@@ -31,6 +31,11 @@ impl RateLimit {
         }
     }
 
+    /// What it allows, whatever was used of it.
+    pub(super) fn terms(&self) -> (u64, u64) {
+        (self.spacing, self.tolerance)
+    }
+
     /// Counts a request at `now`.
     ///
     /// # Errors

@@ -1,8 +1,9 @@
 //! Identity by API key: which tier a bearer key belongs to, and how fast it may ask. (And [`Secret`], by which servers and
 //! their workers know each other.)
 //!
-//! Used in `keys` mode only. The key file is read once at start; acceptor cores then look keys up concurrently,
-//! without a lock. It holds SHA-256 digests, never the keys themselves:
+//! Used in `keys` mode only. The key file is read at start, and again on SIGHUP ([`Keys::reload`]): keys come and go, and
+//! those that stay as they are keep their rate limits' state. Acceptor cores look keys up concurrently; what they share a
+//! lock for is a look into a table. The file holds SHA-256 digests, never the keys themselves:
 //!
 //! ```toml
 //! [[key]]
@@ -35,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -120,7 +122,7 @@ const BURST_MAX: u32 = 1_000_000;
 /// The keys that are known.
 #[derive(Debug)]
 pub struct Keys {
-    by_digest: HashMap<Digest, Arc<Key>>,
+    by_digest: RwLock<HashMap<Digest, Arc<Key>>>,
 }
 
 impl Keys {
@@ -169,17 +171,38 @@ impl Keys {
         if by_digest.is_empty() {
             return Err(KeysError::Empty);
         }
-        Ok(Keys { by_digest })
+        Ok(Keys {
+            by_digest: RwLock::new(by_digest),
+        })
+    }
+
+    /// Reads a key file anew: from now on its keys are known and no others. Says whether that makes a difference.
+    ///
+    /// # Errors
+    /// As [`Keys::load`]; then those that were known are known on.
+    pub fn reload(&self, path: &Path) -> Result<bool, KeysError> {
+        let mut new = Keys::load(path)?.by_digest.into_inner();
+        let mut known = self.by_digest.write();
+        let mut changed = known.len() != new.len();
+        for (digest, key) in &mut new {
+            match known.get(digest) {
+                Some(same) if same.means(key) => *key = Arc::clone(same),
+                _ => changed = true,
+            }
+        }
+        *known = new;
+        Ok(changed)
     }
 
     /// The key that `bearer` is, if it is known: what stands after `Bearer ` in the `Authorization` header.
-    pub fn lookup(&self, bearer: &str) -> Option<&Arc<Key>> {
-        self.by_digest.get(&Digest::of(bearer))
+    pub fn lookup(&self, bearer: &str) -> Option<Arc<Key>> {
+        let digest = Digest::of(bearer);
+        self.by_digest.read().get(&digest).cloned()
     }
 
     /// How many keys are known.
     pub fn count(&self) -> usize {
-        self.by_digest.len()
+        self.by_digest.read().len()
     }
 }
 
@@ -192,6 +215,12 @@ pub struct Key {
 }
 
 impl Key {
+    /// Whether the file says the same of the two.
+    fn means(&self, other: &Key) -> bool {
+        let terms = |key: &Key| key.limit.as_ref().map(RateLimit::terms);
+        (&self.name, self.tier, terms(self)) == (&other.name, other.tier, terms(other))
+    }
+
     /// What the operator calls it.
     pub fn name(&self) -> &str {
         &self.name

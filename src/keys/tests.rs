@@ -64,7 +64,7 @@ fn the_example_in_the_documentation_is_a_key_file() {
         .map(|line| line.trim_start_matches("//! ").to_owned() + "\n")
         .collect();
     let keys = Keys::parse(&text).unwrap();
-    assert_eq!(keys.lookup("secret").map(|key| key.name()), Some("acme"));
+    assert_eq!(keys.lookup("secret").expect("known").name(), "acme");
 }
 
 #[test]
@@ -190,6 +190,33 @@ fn a_file_is_named_when_it_cannot_be_used() {
     assert!(wrong.contains("keys.toml: line 2: "), "{wrong}");
     std::fs::write(&path, entry("acme", "tier = \"free\"")).unwrap();
     assert!(Keys::load(&path).unwrap().lookup("acme").is_some());
+}
+
+#[test]
+fn keys_read_again_come_and_go_and_those_that_stay_keep_what_they_have_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keys.toml");
+    let limited = entry("acme", "tier = \"free\"\nrate = 1\nburst = 2");
+    std::fs::write(&path, limited.clone() + &entry("leaves", "tier = \"free\"")).unwrap();
+    let keys = Keys::load(&path).unwrap();
+    assert!(!keys.reload(&path).unwrap(), "nothing has changed");
+    let admit = |bearer: &str| keys.lookup(bearer).unwrap().admit(Time::ZERO).is_ok();
+    assert!(admit("acme") && admit("acme") && !admit("acme"));
+    std::fs::write(&path, limited + &entry("comes", "tier = \"paid\"")).unwrap();
+    assert!(keys.reload(&path).unwrap());
+    assert!(keys.lookup("leaves").is_none());
+    assert_eq!(keys.lookup("comes").unwrap().tier(), Tier::Paid);
+    assert!(!admit("acme"), "its burst is used up as before");
+    for wrong in ["[[key]]\nname = 5\n", ""] {
+        std::fs::write(&path, wrong).unwrap();
+        assert!(keys.reload(&path).is_err());
+        assert_eq!(keys.count(), 2, "everything stays as it was");
+    }
+    std::fs::write(&path, entry("acme", "tier = \"free\"\nrate = 1\nburst = 3")).unwrap();
+    assert!(
+        keys.reload(&path).unwrap() && admit("acme"),
+        "other terms, a fresh start"
+    );
 }
 
 #[test]

@@ -7,7 +7,9 @@ mod page;
 mod process;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
 use prometheus::proto::Metric;
 
 use page::{Page, counter, gauge, histogram};
@@ -15,10 +17,10 @@ pub(super) use process::Process;
 
 use super::labels::{
     Abandonment, BatchOutcome, CODES, CudaPhase, GPU_STATES, Isolation, LaunchReason, NO_TIER,
-    OTHER_CODE, ShedReason, Stage, ZONES,
+    OTHER_CODE, Reload, ShedReason, Stage, ZONES,
 };
 use super::names::{self, Family};
-use super::record::{Histogram, Reading, Recorder};
+use super::record::{GpuRecorder, Histogram, Reading, Recorder};
 use super::{Metrics, Snapshot};
 use crate::config::values::ExecutorKind;
 use crate::tier::Tier;
@@ -61,7 +63,7 @@ impl Metrics {
         let mut page = Page::default();
         self.requests(&mut page);
         self.admission(&mut page, snapshot);
-        self.batches(&mut page);
+        self.batches(&mut page, snapshot);
         self.gpus(&mut page, snapshot);
         self.server(&mut page, snapshot);
         page.extend(self.process.families());
@@ -206,10 +208,19 @@ impl Metrics {
         page.set(&names::ARRIVAL_RATE, snapshot.arrival_rate_rps);
     }
 
-    fn batches(&self, page: &mut Page) {
+    /// The GPUs of `snapshot`, by their numbers as they label series.
+    fn of_snapshot(&self, snapshot: &Snapshot) -> Vec<(String, Arc<CachePadded<GpuRecorder>>)> {
+        let gpus = self.gpus.lock();
+        let shown = snapshot.gpus.iter().filter_map(|gpu| {
+            let recorder = gpus.present.get(&gpu.gpu)?;
+            Some((gpu.gpu.to_string(), Arc::clone(recorder)))
+        });
+        shown.collect()
+    }
+
+    fn batches(&self, page: &mut Page, snapshot: &Snapshot) {
         let (mut outcomes, mut durations, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, gpu) in self.gpus.iter().enumerate() {
-            let number = number.to_string();
+        for (number, gpu) in self.of_snapshot(snapshot) {
             for outcome in BatchOutcome::ALL {
                 let count = gpu.outcomes[outcome.index()].get();
                 outcomes.push(counter(
@@ -256,19 +267,24 @@ impl Metrics {
     }
 
     fn gpus(&self, page: &mut Page, snapshot: &Snapshot) {
-        let busy = self.gpus.iter().enumerate().map(|(number, gpu)| {
+        let busy = self.of_snapshot(snapshot).into_iter();
+        let busy = busy.map(|(number, gpu)| {
             let seconds = gpu.busy_nanos.get() as f64 / NANOS_PER_SECOND;
-            counter(&names::GPU_BUSY, &[&number.to_string()], seconds)
+            counter(&names::GPU_BUSY, &[&number], seconds)
         });
         page.push(&names::GPU_BUSY, busy.collect());
         let (mut up, mut states, mut times) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, gpu) in snapshot.gpus.iter().enumerate() {
+        let mut workers = Vec::new();
+        for gpu in &snapshot.gpus {
             debug_assert!(
                 GPU_STATES.contains(&gpu.state),
                 "no such GPU state: {}",
                 gpu.state
             );
-            let number = number.to_string();
+            let number = gpu.gpu.to_string();
+            if let Some(worker) = &gpu.worker {
+                workers.push(gauge(&names::WORKER_INFO, &[&number, worker], 1.0));
+            }
             up.push(gauge(
                 &names::GPU_UP,
                 &[&number],
@@ -283,19 +299,20 @@ impl Metrics {
             }
         }
         page.push(&names::GPU_UP, up);
+        page.push(&names::WORKER_INFO, workers);
         page.push(&names::GPU_STATE, states);
         page.push(&names::GPU_BATCH_TIME, times);
         if snapshot.executor == ExecutorKind::Cuda.name() {
-            page.push(&names::CUDA_PHASE, self.cuda_phases());
+            page.push(&names::CUDA_PHASE, self.cuda_phases(snapshot));
         }
     }
 
-    fn cuda_phases(&self) -> Vec<Metric> {
-        let gpus = self.gpus.iter().enumerate();
+    fn cuda_phases(&self, snapshot: &Snapshot) -> Vec<Metric> {
+        let gpus = self.of_snapshot(snapshot).into_iter();
         let phases = gpus.flat_map(|(number, gpu)| {
             CudaPhase::ALL.iter().map(move |phase| {
                 let reading = read(&gpu.cuda_phases[phase.index()]);
-                let labels = [&*number.to_string(), phase.name()];
+                let labels = [&*number, phase.name()];
                 histogram(&names::CUDA_PHASE, &labels, &reading, NANOS_PER_SECOND)
             })
         });
@@ -316,6 +333,11 @@ impl Metrics {
         page.set(&names::REQUEST_MEMORY, held as f64);
         page.set(&names::REQUEST_MEMORY_LIMIT, limit as f64);
         page.set(&names::READY, f64::from(u8::from(snapshot.ready)));
+        let reloads = Reload::ALL.iter().map(|result| {
+            let count = self.reloads[result.index()].get();
+            counter(&names::RELOADS, &[result.name()], count as f64)
+        });
+        page.push(&names::RELOADS, reloads.collect());
         page.set(
             &names::UPTIME,
             snapshot.now.since(snapshot.started).as_secs_f64(),
@@ -344,19 +366,14 @@ impl Metrics {
     /// Sizes of all batches launched; the sum is the number of slots filled.
     fn sizes(&self) -> Reading {
         let mut reading = Reading::default();
-        self.gpus
-            .iter()
-            .for_each(|gpu| gpu.size.add_to(&mut reading));
+        let gpus = self.gpus.lock();
+        gpus.all().for_each(|gpu| gpu.size.add_to(&mut reading));
         reading
     }
 
-    fn merged<'a, const N: usize>(
-        &'a self,
-        pick: impl Fn(&'a Recorder) -> &'a Histogram<N>,
-    ) -> Reading {
+    fn merged<const N: usize>(&self, pick: impl Fn(&Recorder) -> &Histogram<N>) -> Reading {
         let mut reading = Reading::default();
-        self.recorders()
-            .for_each(|recorder| pick(recorder).add_to(&mut reading));
+        self.for_each_recorder(|recorder| pick(recorder).add_to(&mut reading));
         reading
     }
 }

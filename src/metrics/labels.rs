@@ -181,6 +181,18 @@ label_values! {
     }
 }
 
+label_values! {
+    /// What became of a configuration that was read again.
+    Reload {
+        /// Workers or keys have changed.
+        Applied = "applied",
+        /// Nothing that can change while the server runs has changed.
+        Unchanged = "unchanged",
+        /// It makes no sense: everything stays as it was.
+        Refused = "refused",
+    }
+}
+
 /// The states of a GPU, as `gpu_state{state}` spells them.
 pub const GPU_STATES: [&str; 7] = [
     "warming", "ready", "busy", "down", "probing", "draining", "gone",

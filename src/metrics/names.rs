@@ -215,6 +215,12 @@ pub const GPU_UP: Family = gauge(
     &["gpu"],
     "1 if the GPU is healthy, else 0.",
 );
+/// Which worker a GPU is.
+pub const WORKER_INFO: Family = gauge(
+    "funicular_worker_info",
+    &["gpu", "worker"],
+    "Always 1; which worker, by its URL, the GPU of this number is.",
+);
 /// The state a GPU is in.
 pub const GPU_STATE: Family = gauge(
     "funicular_gpu_state",
@@ -273,6 +279,12 @@ pub const READY: Family = gauge(
     &[],
     "1 if at least one GPU is healthy and the server is not draining, else 0.",
 );
+/// The configuration was read again.
+pub const RELOADS: Family = counter(
+    "funicular_reloads_total",
+    &["result"],
+    "Times that the configuration was read again (SIGHUP), by what became of it.",
+);
 /// Time since the start, as of this reading.
 pub const UPTIME: Family = gauge(
     "funicular_uptime_seconds",
@@ -311,6 +323,7 @@ pub const ALL: &[&Family] = &[
     &BATCH_GAP,
     &GPU_BUSY,
     &GPU_UP,
+    &WORKER_INFO,
     &GPU_STATE,
     &GPU_BATCH_TIME,
     &CUDA_PHASE,
@@ -320,6 +333,7 @@ pub const ALL: &[&Family] = &[
     &REQUEST_MEMORY,
     &REQUEST_MEMORY_LIMIT,
     &READY,
+    &RELOADS,
     &UPTIME,
     &BUILD_INFO,
 ];
@@ -336,6 +350,7 @@ mod tests {
         &ZONE,
         &BATCH_SIZE,
         &GPU_UP,
+        &WORKER_INFO,
         &GPU_STATE,
         &CONNECTIONS,
         &READY,

@@ -26,13 +26,26 @@ impl Counter {
         Counter(AtomicU64::new(0))
     }
 
-    fn add(&self, amount: u64) {
+    pub(super) fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Relaxed);
     }
 
     pub(super) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
+
+    fn absorb(&self, other: &Counter) {
+        self.add(other.get());
+    }
+}
+
+/// Adds what `others` have counted to `mine`, one by one.
+fn absorb_all<'a>(
+    mine: impl IntoIterator<Item = &'a Counter>,
+    others: impl IntoIterator<Item = &'a Counter>,
+) {
+    let pairs = mine.into_iter().zip(others);
+    pairs.for_each(|(mine, other)| mine.absorb(other));
 }
 
 /// Counts by upper bound, and the sum of what was observed; `N` bounds and one bucket beyond them.
@@ -61,6 +74,12 @@ impl<const N: usize> Histogram<N> {
         let index = self.bounds.partition_point(|&bound| bound < value);
         self.buckets.get(index).unwrap_or(&self.above).add(times);
         self.sum.add(value.saturating_mul(times));
+    }
+
+    fn absorb(&self, other: &Histogram<N>) {
+        absorb_all(&self.buckets, &other.buckets);
+        self.above.absorb(&other.above);
+        self.sum.absorb(&other.sum);
     }
 
     /// Adds what was observed here to `reading`.
@@ -122,6 +141,31 @@ impl Recorder {
             connections_closed: Counter::new(),
             connections_refused: Counter::new(),
         }
+    }
+
+    /// Adds all that `other` has recorded.
+    fn absorb(&self, other: &Recorder) {
+        absorb_all(self.requests.as_flattened(), other.requests.as_flattened());
+        absorb_all(self.shed.as_flattened(), other.shed.as_flattened());
+        absorb_all(&self.abandoned, &other.abandoned);
+        let latencies = self.request_duration.iter().chain(&self.queue_wait);
+        let others = other.request_duration.iter().chain(&other.queue_wait);
+        latencies
+            .zip(others)
+            .for_each(|(mine, other)| mine.absorb(other));
+        let stages = self.stages.iter().zip(&other.stages);
+        stages.for_each(|(mine, other)| mine.absorb(other));
+        absorb_all(self.singles(), other.singles());
+    }
+
+    fn singles(&self) -> [&Counter; 5] {
+        [
+            &self.late_results,
+            &self.retries,
+            &self.connections_opened,
+            &self.connections_closed,
+            &self.connections_refused,
+        ]
     }
 
     /// A request was answered with `status`, or its caller left (499). `tier` is `None` if it was refused before its
@@ -197,6 +241,12 @@ pub struct GpuRecorder {
     pub(super) cuda_phases: [Histogram<30>; CudaPhase::COUNT],
 }
 
+impl Default for GpuRecorder {
+    fn default() -> GpuRecorder {
+        GpuRecorder::new()
+    }
+}
+
 impl GpuRecorder {
     pub(super) const fn new() -> GpuRecorder {
         GpuRecorder {
@@ -210,6 +260,20 @@ impl GpuRecorder {
             busy_nanos: Counter::new(),
             cuda_phases: [const { Histogram::new(&PHASE_BOUNDS) }; CudaPhase::COUNT],
         }
+    }
+
+    /// Adds all that `other` has recorded: a GPU that is no more, and what is summed over all GPUs must not fall.
+    pub(super) fn absorb(&self, other: &GpuRecorder) {
+        self.tickets.absorb(&other.tickets);
+        absorb_all(&self.launches, &other.launches);
+        absorb_all(&self.outcomes, &other.outcomes);
+        absorb_all(&self.isolations, &other.isolations);
+        self.size.absorb(&other.size);
+        self.duration.absorb(&other.duration);
+        self.gap.absorb(&other.gap);
+        let phases = self.cuda_phases.iter().zip(&other.cuda_phases);
+        phases.for_each(|(mine, other)| mine.absorb(other));
+        self.busy_nanos.absorb(&other.busy_nanos);
     }
 
     /// Where this GPU's thread records what happens to tickets.

@@ -42,7 +42,7 @@ pub struct Snapshot {
     pub request_memory_bytes: (usize, usize),
     /// By [`Tier::index`].
     pub queues: [QueueSnapshot; Tier::COUNT],
-    /// By GPU number.
+    /// In the order in which they came.
     pub gpus: Vec<GpuSnapshot>,
 }
 
@@ -58,6 +58,10 @@ pub struct QueueSnapshot {
 /// A GPU at one moment.
 #[derive(Clone, Debug)]
 pub struct GpuSnapshot {
+    /// Its number.
+    pub gpu: usize,
+    /// Where it is, if that is on another machine.
+    pub worker: Option<String>,
     /// One of [`super::labels::GPU_STATES`].
     pub state: &'static str,
     /// Which device it is, where the server knows.

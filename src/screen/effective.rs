@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::admission::DefaultDeadline;
 use crate::config::keys::{self, Key};
 use crate::config::units::{bytes, grouped, span};
-use crate::config::{Config, Identity, cores};
+use crate::config::{Config, ExecutorConfig, Identity, cores, defaults};
 use crate::http::budget::FREE_BYTES;
 use crate::tier::Tier;
 
@@ -29,6 +29,11 @@ pub fn effective(config: &Config) -> String {
         if key.section != section {
             section = key.section;
             line(&mut text, &format!("\n[{section}]"));
+        }
+        if key == keys::GPUS && config.executor.remote().is_some() {
+            // A number would have to be changed whenever a worker comes or goes.
+            line(&mut text, "# gpus            = each worker is one");
+            continue;
         }
         if config.auto.contains(&key) {
             // What follows from this machine does not belong into a file that may be taken to another.
@@ -184,10 +189,37 @@ fn executor_settings(config: &Config) -> Vec<(Key, String)> {
         (keys::SIM_FAULTS_ADMIN, simulated.faults_admin.to_string()),
         (keys::REMOTE_WORKERS, list(&remote.workers)),
         (
+            keys::REMOTE_WORKERS_FILE,
+            quoted(&path(remote.file.as_deref())),
+        ),
+        (keys::REMOTE_WORKERS_MAX, most_workers(config).to_string()),
+        (
             keys::REMOTE_SECRET_FILE,
             quoted(&path(config.secret.file.as_deref())),
         ),
     ]
+}
+
+/// The settings that differ and can't change while the server runs, in the order of [`keys::ALL`].
+pub fn changed(old: &Config, new: &Config) -> Vec<Key> {
+    let can_change = |key: &Key| {
+        let workers = [keys::REMOTE_WORKERS, keys::REMOTE_WORKERS_FILE];
+        let of_workers = *key == keys::GPUS && new.executor.remote().is_some();
+        workers.contains(key) || of_workers || *key == keys::KEYS_FILE
+    };
+    // What is left to the server may follow from something that can.
+    let is_left = |key: &Key| old.auto.contains(key) && new.auto.contains(key);
+    let pairs = settings(old).into_iter().zip(settings(new));
+    let differ = pairs
+        .filter(|(old, new)| old.1 != new.1)
+        .map(|(_, (key, _))| key);
+    let mut changed: Vec<Key> = differ
+        .filter(|key| !can_change(key) && !is_left(key))
+        .collect();
+    if old.secret.secret != new.secret.secret && !changed.contains(&keys::REMOTE_SECRET_FILE) {
+        changed.push(keys::REMOTE_SECRET_FILE);
+    }
+    changed
 }
 
 fn quoted(text: &str) -> String {
@@ -203,6 +235,14 @@ fn keys_file(identity: &Identity) -> Option<&Path> {
     match identity {
         Identity::Trusted => None,
         Identity::Keys(path) => Some(path),
+    }
+}
+
+/// Where there are none, as many as there could be.
+fn most_workers(config: &Config) -> usize {
+    match config.executor {
+        ExecutorConfig::Remote(_) => config.seats,
+        _ => defaults::REMOTE_WORKERS_MAX.default as usize,
     }
 }
 

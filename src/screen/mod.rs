@@ -15,13 +15,12 @@ use crate::admission::DefaultDeadline;
 use crate::admission::Rules;
 use crate::config::units::{bytes, counted, grouped, span};
 use crate::config::{
-    BatchConfig, Config, ExecutorConfig, Identity, PythonConfig, RemoteConfig, Role,
-    SimulatedConfig, cores,
+    BatchConfig, Config, ExecutorConfig, Identity, PythonConfig, Role, SimulatedConfig, cores,
 };
 use crate::tier::Tier;
 
 pub use devices::{devices, devices_json};
-pub use effective::effective;
+pub use effective::{changed, effective};
 
 /// This build's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -158,8 +157,9 @@ fn executor(executor: &ExecutorConfig) -> String {
             cuda.kernel(),
             cuda.shape.threads
         ),
-        ExecutorConfig::Remote(RemoteConfig { workers }) => {
-            let workers: Vec<String> = workers.iter().map(ToString::to_string).collect();
+        ExecutorConfig::Remote(remote) if remote.count() == 0 => "no worker yet".to_owned(),
+        ExecutorConfig::Remote(remote) => {
+            let workers: Vec<String> = remote.all().map(ToString::to_string).collect();
             workers.join(", ")
         }
     };

@@ -1,19 +1,21 @@
 //! What makes each GPU's executor, and what all of them share.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::StartError;
-use crate::config::{Config, CudaConfig, ExecutorConfig};
-use crate::gpu::Gpu;
+use super::{Core, StartError};
+use crate::config::{Config, CudaConfig, ExecutorConfig, Role};
 use crate::gpu::cuda::device::Description;
 use crate::gpu::cuda::image::Image;
 use crate::gpu::cuda::{self, Cuda, Plan};
 use crate::gpu::executor::MakeExecutor;
 use crate::gpu::faults::{Fault, Script};
 use crate::gpu::python::Python;
-use crate::gpu::remote::{Remote, Worker};
+use crate::gpu::remote::{Remote, Target, Worker};
 use crate::gpu::simulated::Simulated;
+use crate::gpu::{Gpu, GpuSettings};
+use crate::ticket::Input;
 
 /// Time for what was before a reset to be cleared away.
 const CLEARING_MAX: Duration = Duration::from_secs(30);
@@ -48,7 +50,7 @@ impl Executors {
     }
 
     /// What makes the executor of `gpu`, on its thread.
-    pub(super) fn make(&self, config: &Config, gpu: &Arc<Gpu>) -> MakeExecutor {
+    fn make(&self, config: &Config, gpu: &Arc<Gpu>) -> MakeExecutor {
         let index = gpu.index;
         match &config.executor {
             ExecutorConfig::Simulated(simulated) => {
@@ -70,13 +72,8 @@ impl Executors {
                 };
                 Box::new(move || Box::new(Cuda::new(plan, report)))
             }
-            ExecutorConfig::Remote(remote) => {
-                let worker = Worker {
-                    target: remote.workers[index].clone(),
-                    secret: config.secret.secret.clone(),
-                    output_max: config.http.limits.output_max_bytes,
-                };
-                Box::new(move || Box::new(Remote::new(worker)))
+            ExecutorConfig::Remote(_) => {
+                unreachable!("a worker elsewhere is no GPU of this machine, see `add_worker`")
             }
         }
     }
@@ -95,6 +92,30 @@ impl Executors {
     }
 }
 
+/// The same for a GPU on another machine.
+fn remote(config: &Config, target: &Target) -> MakeExecutor {
+    let worker = Worker {
+        target: target.clone(),
+        secret: config.secret.secret.clone(),
+        output_max: config.http.limits.output_max_bytes,
+    };
+    Box::new(move || Box::new(Remote::new(worker)))
+}
+
+impl Core {
+    /// One more GPU, on this machine.
+    pub(super) fn add_gpu(&self) -> io::Result<Arc<Gpu>> {
+        let make = |gpu: &Arc<Gpu>| self.executors.make(&self.config, gpu);
+        self.fleet.add(None, make)
+    }
+
+    /// One more GPU, on another machine.
+    pub(super) fn add_worker(&self, target: &Target) -> io::Result<Arc<Gpu>> {
+        let make = |_: &Arc<Gpu>| remote(&self.config, target);
+        self.fleet.add(Some(target.to_string()), make)
+    }
+}
+
 fn scripted(executor: &ExecutorConfig) -> Vec<Fault> {
     executor
         .simulated()
@@ -109,7 +130,7 @@ pub(super) fn devices(executor: &ExecutorConfig) -> Vec<Description> {
 }
 
 /// Longest time that a reset may take: what the executor asks for its start, and a moment to clear away what was before.
-pub(super) fn reset_max(config: &ExecutorConfig) -> Duration {
+fn reset_max(config: &ExecutorConfig) -> Duration {
     let start_max = match config {
         ExecutorConfig::Simulated(simulated) => simulated.cold_start,
         ExecutorConfig::Python(python) => python.start_timeout,
@@ -117,4 +138,21 @@ pub(super) fn reset_max(config: &ExecutorConfig) -> Duration {
         ExecutorConfig::Remote(_) => Duration::ZERO,
     };
     start_max + CLEARING_MAX
+}
+
+/// What GPU threads go by.
+pub(super) fn gpu_settings(config: &Config) -> GpuSettings {
+    let is_worker = config.role == Role::Worker;
+    GpuSettings {
+        batch_timeout: config.batch_timeout,
+        reset_max: reset_max(&config.executor),
+        // What is too large for a caller is for the server to judge that sent the batch.
+        output_max: if is_worker {
+            usize::MAX
+        } else {
+            config.http.limits.output_max_bytes
+        },
+        canary: Input::new(config.canary.as_str()),
+        search: !is_worker,
+    }
 }

@@ -14,6 +14,7 @@ mod overload;
 mod property;
 mod readme;
 mod real_clients;
+mod reload;
 mod remote;
 mod settings;
 mod stress;

@@ -95,6 +95,9 @@ fn every_start_of_the_readme_is_accepted() {
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "s3cret").expect("written");
     let secret = secret.to_str().expect("a path");
+    let workers = folder.path().join("workers.txt");
+    std::fs::write(&workers, "http://10.0.0.7:8081\n").expect("written");
+    let workers = workers.to_str().expect("a path");
     let mut count = 0;
     for line in commands(&readme) {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -107,8 +110,12 @@ fn every_start_of_the_readme_is_accepted() {
             // Another program of the workspace.
             None => continue,
         };
-        // A file that the reader makes.
-        let of_reader = |flag| if flag == "secret" { secret } else { flag };
+        // Files that the reader makes.
+        let of_reader = |flag| match flag {
+            "secret" => secret,
+            "workers.txt" => workers,
+            flag => flag,
+        };
         let flags: Vec<_> = flags.into_iter().map(of_reader).collect();
         count += 1;
         if let ["worker", "--listen", _, flags @ ..] = &flags[..] {

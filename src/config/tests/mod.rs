@@ -171,7 +171,7 @@ const FILE: &str = "
         min_share = { enterprise = 0.5, paid = 0.11, free = 0.125 }
         [simulated]\nlatency_ms = 11\njitter = 0.11\ncold_start_ms = 11
         faults = ['kind=lost', 'kind=count']\nfaults_admin = true
-        [remote]\nworkers = ['http://file:1', 'http://file:11']\nsecret_file = 'file.secret'
+        [remote]\nworkers = ['http://file:1', 'http://file:11']\nworkers_file = 'file.list'\nworkers_max = 11\nsecret_file = 'file.secret'
         [limits]\nbody_max_bytes = 1111\ninput_max_bytes = 1111\noutput_max_bytes = 1111
         header_max_bytes = 1111\nheader_max_count = 11\ntarget_max_bytes = 111
         request_memory_mib = 11
@@ -187,7 +187,7 @@ const LINE: &str = "--listen localhost:2221 --admin off --cores 0,2 --max-connec
         --cuda-output-extra 22 --cuda-work-us 22 --python flag.py:f --python-bin flag --python-env 21:A=flag --python-start-timeout-s 22 \
         --batch-timeout-ms 2222 --log-level debug --batch-max 22 --hold-max-ms 22 --patience inf \
         --sim-latency-ms 22 --sim-jitter 0.22 --sim-cold-start-ms 22 --sim-faults-admin=false \
-        --worker http://flag:2 --worker-secret-file flag.secret --body-max-bytes 2222 \
+        --worker http://flag:2 --workers-file flag.list --workers-max 22 --worker-secret-file flag.secret --body-max-bytes 2222 \
         --input-max-bytes 2222 --output-max-bytes 2222 --header-max-bytes 2222 --header-max-count 22 \
         --target-max-bytes 222 --request-memory-mib 22 --header-timeout-ms 22 --body-timeout-ms 22 --idle-timeout-ms 22 \
         --write-timeout-ms 22 --drain-delay-ms 22 --drain-grace-ms 2222";
@@ -213,6 +213,7 @@ fn expected_of_line() -> Config {
         admin: None,
         cores: vec![0, 2],
         gpus: 22,
+        seats: 22,
         executor: ExecutorConfig::Simulated(SimulatedConfig {
             latency: ms(22),
             jitter: 0.22,

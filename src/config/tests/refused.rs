@@ -273,6 +273,7 @@ fn every_flag_says_in_plain_words_what_it_takes() {
         "python-bin",
         "python-env",
         "worker",
+        "workers-file",
         "worker-secret-file",
     ];
     let mut asked = 0;

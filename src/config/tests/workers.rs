@@ -152,3 +152,117 @@ fn a_worker_that_anybody_reaches_should_have_a_secret() {
         .expect("a secret");
     assert_eq!(closed.warnings, Vec::<String>::new());
 }
+
+fn listed(text: &str, arguments: &[&str]) -> Result<Config, ConfigError> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("workers");
+    std::fs::write(&file, text).expect("written");
+    let path = file.display().to_string();
+    let all = [&["--workers-file", &path], arguments].concat();
+    let raw = flags(&all).overlay(RawConfig::default());
+    Config::resolve(&raw.with_workers_listed()?, &machine())
+}
+
+#[test]
+fn a_file_lists_workers_one_a_line_beside_those_that_are_named() {
+    let text = "# ours\n\nhttp://a:1\n  http://b:2  # the new one\n";
+    let config = listed(text, &["--worker", "http://c:3"]).expect("sound");
+    let remote = config.executor.remote().expect("implied by the file");
+    let urls: Vec<String> = remote.all().map(ToString::to_string).collect();
+    assert_eq!(urls, ["http://c:3", "http://a:1", "http://b:2"]);
+    assert_eq!((config.gpus, config.seats), (3, 64));
+    assert_eq!(config.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn what_is_wrong_in_that_file_is_told_with_its_line() {
+    for (text, arguments, said) in [
+        (
+            "http://a:1\na:2\n",
+            &[][..],
+            "workers:2: remote.workers_file: \"a:2\" does not begin",
+        ),
+        (
+            "\nhttp://a:1\nhttp://a:1",
+            &[],
+            "workers:3: remote.workers_file: \"http://a:1\" stands there twice",
+        ),
+        (
+            "http://a:1",
+            &["--worker", "http://a:1"],
+            "workers:1: remote.workers_file: \"http://a:1\" stands",
+        ),
+    ] {
+        let refused = listed(text, arguments).expect_err(text).to_string();
+        assert!(refused.contains(said), "{refused}");
+    }
+    let empty = listed("\n", &[]).expect_err("nothing at all").to_string();
+    assert!(
+        empty.starts_with("--workers-file: ") && empty.contains(" is empty: "),
+        "{empty}"
+    );
+    let raw = flags(&["--workers-file", "/no/such"]).overlay(RawConfig::default());
+    let missing = raw.with_workers_listed().expect_err("missing").to_string();
+    let said = "--workers-file: can't read the workers in /no/such: ";
+    assert!(missing.starts_with(said), "{missing}");
+}
+
+#[test]
+fn there_may_be_no_worker_yet_if_that_is_said() {
+    let empty = listed("# none yet\n", &[]).expect("sound");
+    assert_eq!(
+        (empty.gpus, empty.seats, empty.executor.name()),
+        (0, 64, "remote")
+    );
+    assert!(
+        empty.warnings[0].starts_with("no worker is named"),
+        "{:?}",
+        empty.warnings
+    );
+    let said = resolve("executor = 'remote'\n[remote]\nworkers = []", &[]).expect("sound");
+    assert_eq!(said.gpus, 0);
+}
+
+#[test]
+fn there_is_room_for_twice_the_workers_and_for_so_many_as_are_said() {
+    let many: Vec<String> = (0..40)
+        .map(|index| format!("http://w{index}:1\n"))
+        .collect();
+    let many = many.concat();
+    assert_eq!(listed(&many, &[]).expect("sound").seats, 80);
+    assert_eq!(
+        listed(&many, &["--workers-max", "40"])
+            .expect("sound")
+            .seats,
+        40
+    );
+    for (most, said) in [
+        (
+            "39",
+            "--workers-max: remote.workers_max is 39, but there are 40 workers: raise it",
+        ),
+        (
+            "0",
+            "--workers-max: remote.workers_max is 0; it must be from 1 to 1,024, or auto",
+        ),
+    ] {
+        let refused = listed(&many, &["--workers-max", most]).expect_err(most);
+        assert_eq!(refused.to_string(), said);
+    }
+}
+
+#[test]
+fn what_needs_a_restart_is_told_from_what_does_not() {
+    let before = listed("http://a:1", &[]).expect("sound");
+    let changed = |text: &str, arguments: &[&str]| {
+        let after = listed(text, arguments).expect("sound");
+        let keys = crate::screen::changed(&before, &after).into_iter();
+        keys.map(|key| key.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(changed("http://b:1\nhttp://c:1", &[]), [""; 0]);
+    let told = changed(
+        "http://a:1",
+        &["--batch-max", "7", "--canary", "x", "--workers-max", "9"],
+    );
+    assert_eq!(told, ["canary", "batch.batch_max", "remote.workers_max"]);
+}

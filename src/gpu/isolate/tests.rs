@@ -139,13 +139,7 @@ impl Rig {
             admission,
         ));
         let metrics = Arc::new(Metrics::new(gpus, 1));
-        let gpu = |index| {
-            Arc::new(Gpu::new(
-                index,
-                Arc::clone(&collector),
-                Arc::clone(&metrics),
-            ))
-        };
+        let gpu = |index| Arc::new(Gpu::new(index, Arc::clone(&collector), &metrics));
         let gpus = (0..gpus).map(gpu).collect();
         Rig {
             intake,

@@ -10,7 +10,9 @@ use super::*;
 use crate::clock::Time;
 
 fn snapshot(gpus: usize) -> Snapshot {
-    let gpu = GpuSnapshot {
+    let gpu = |gpu| GpuSnapshot {
+        gpu,
+        worker: Some(format!("http://10.0.0.{gpu}:8081")),
         state: "ready",
         device: None,
         up: true,
@@ -38,7 +40,7 @@ fn snapshot(gpus: usize) -> Snapshot {
             waiting: 3,
             retry: 1,
         }; Tier::COUNT],
-        gpus: vec![gpu; gpus],
+        gpus: (0..gpus).map(gpu).collect(),
     }
 }
 
@@ -110,6 +112,41 @@ fn the_phases_of_cuda_are_exposed_only_where_there_are_any() {
         (count(1, "gap"), count(0, "gap"), count(1, "kernel")),
         (1.0, 0.0, 0.0)
     );
+}
+
+#[test]
+fn the_series_of_a_gpu_that_is_no_more_end_and_the_sums_keep_its_part() {
+    let metrics = Metrics::new(2, 1);
+    for gpu in 0..3 {
+        let recorder = metrics.gpu(gpu);
+        recorder.batch_launched(LaunchReason::Full, 100);
+        recorder.batch_finished(BatchOutcome::Done, Duration::from_millis(5));
+        recorder.tickets().retry();
+        recorder
+            .tickets()
+            .queue_wait(Tier::Paid, Duration::from_millis(1));
+    }
+    metrics.forget_gpu(1);
+    let mut seen = snapshot(3);
+    seen.gpus.remove(1);
+    let series = series(&metrics.render(&seen).expect("text"));
+    let of = |gpu: usize| format!("funicular_batches_total{{gpu=\"{gpu}\",outcome=\"done\"}}");
+    assert_eq!(
+        (series[&of(0)], series.get(&of(1)), series[&of(2)]),
+        (1.0, None, 1.0)
+    );
+    assert_eq!(series["funicular_slots_filled_total"], 300.0);
+    assert_eq!(series["funicular_batch_size_count"], 3.0);
+    assert_eq!(series["funicular_retries_total"], 3.0);
+    assert_eq!(
+        series["funicular_queue_wait_seconds_count{tier=\"paid\"}"],
+        3.0
+    );
+    assert_eq!(
+        series["funicular_worker_info{gpu=\"2\",worker=\"http://10.0.0.2:8081\"}"],
+        1.0
+    );
+    assert_eq!(metrics.totals().batches["done"], 3);
 }
 
 #[test]

@@ -37,11 +37,15 @@ pub enum Action {
     Stage,
     /// A busy GPU overruns and gives back what it has staged.
     Unstage,
+    /// A GPU is told to leave.
+    Remove,
+    /// A GPU comes to a seat that nobody has any more.
+    Join,
     /// The server takes leave, ends, and another one begins.
     Drain,
 }
 
-const WEIGHTS: [(Action, usize); 17] = [
+const WEIGHTS: [(Action, usize); 19] = [
     (Action::Arrive, 4000),
     (Action::Pause, 3000),
     (Action::Leave, 400),
@@ -58,6 +62,8 @@ const WEIGHTS: [(Action, usize); 17] = [
     (Action::Check, 200),
     (Action::Stage, 1200),
     (Action::Unstage, 250),
+    (Action::Remove, 60),
+    (Action::Join, 90),
     (Action::Drain, 5),
 ];
 

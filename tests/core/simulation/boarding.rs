@@ -37,7 +37,8 @@ impl World {
         self.rig.drain(|_| {});
         let lane = rule::next_lane(&self.shadow, gpu);
         let full = |lane: &Lane| self.shadow.waiting_in(*lane) >= self.shadow.batch_max(*lane);
-        let tries = lane.filter(|lane| self.pool(gpu).idle == 0 && full(lane));
+        let is_leaving = self.gpus[gpu].is_leaving;
+        let tries = lane.filter(|lane| !is_leaving && self.pool(gpu).idle == 0 && full(lane));
         let mut wakes = self.rig.mailboxes.gather();
         let bound = self.rig.scheduler.bind_ahead(gpu, self.now, &mut wakes);
         drop(wakes);

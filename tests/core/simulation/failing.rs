@@ -57,9 +57,12 @@ impl World {
 
     fn take_down(&mut self, gpu: usize) {
         let (it, now) = (&mut self.gpus[gpu], self.now);
-        let served = it.phase() != Phase::Down;
+        let served = it.phase_of_thread() != Phase::Down;
         let pause = it.failures.add(now, served);
         it.seized = true;
+        if it.is_leaving {
+            self.tally.note(Event::LostOnItsWayOut);
+        }
         let first = !std::mem::replace(&mut it.failures.any, true);
         let (held, is_news) = it.cell.fail("as scripted", now, false);
         assert_eq!(is_news, served || first, "the same failure again");
@@ -80,6 +83,9 @@ impl World {
         it.generation = it.cell.generation();
         it.cell.expect_by(Time::MAX);
         it.thread = Thread::Resting;
+        if it.is_leaving {
+            self.has_left(gpu);
+        }
     }
 
     /// What was launched waits once more, each ticket for itself; what was only staged goes back to where it came from.
@@ -127,7 +133,7 @@ impl World {
     /// A device is lost: in the middle of a run, or unnoticed.
     pub(super) fn lose_any(&mut self) {
         let now = self.now;
-        let Some(gpu) = self.any_gpu(|gpu| gpu.phase() != Phase::Down) else {
+        let Some(gpu) = self.any_gpu(|gpu| gpu.phase_of_thread() != Phase::Down) else {
             return;
         };
         let broken = self.random.chance(0.3);
@@ -216,6 +222,7 @@ impl World {
                 self.turn_idle(gpu, half);
             }
             Thread::Searching(trial) => self.back_from_search(gpu, *trial),
+            Thread::Ended => unreachable!("a thread that has ended does nothing"),
             Thread::Acting => unreachable!("a thread does one thing at a time"),
         }
     }

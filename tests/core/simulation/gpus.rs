@@ -33,6 +33,8 @@ pub enum Thread {
     /// Its device turned a batch away, and is left in peace until the run that was none returns.
     TurnedAway(Run),
     Searching(Box<Trial>),
+    /// It has ended: its GPU has left, and the seat is free.
+    Ended,
     /// In the middle of a step.
     Acting,
 }
@@ -64,6 +66,8 @@ pub struct Gpu {
     pub half: Half,
     /// Whether the watchdog has failed it while the thread was away.
     pub seized: bool,
+    /// Whether it was told to leave.
+    pub is_leaving: bool,
     pub suspicion: Suspicion,
     pub failures: Failures,
     /// The mean batch time in seconds, kept by hand.
@@ -79,6 +83,7 @@ impl Gpu {
             generation: 0,
             half: Half::A,
             seized: false,
+            is_leaving: false,
             suspicion: Suspicion::default(),
             failures: Failures::default(),
             mean: None,
@@ -86,9 +91,20 @@ impl Gpu {
     }
 
     pub fn phase(&self) -> Phase {
+        if self.is_leaving {
+            Phase::Down
+        } else {
+            self.phase_of_thread()
+        }
+    }
+
+    /// The same of one that may be leaving: it counts for the pool no more, but has something in hand yet.
+    pub fn phase_of_thread(&self) -> Phase {
         match self.thread {
             _ if self.seized => Phase::Down,
-            Thread::Resting | Thread::Resetting(_) | Thread::Trying(_) => Phase::Down,
+            Thread::Resting | Thread::Resetting(_) | Thread::Trying(_) | Thread::Ended => {
+                Phase::Down
+            }
             Thread::Idle(_) => Phase::Idle,
             Thread::Probing(_)
             | Thread::Riding(_)
@@ -162,6 +178,17 @@ impl World {
         let activity = self.rig.scheduler.pool().activity(gpu);
         let state = it.cell.state();
         let one = match it.phase() {
+            Phase::Down if it.is_leaving => {
+                let has_left = it.seized || matches!(it.thread, Thread::Ended);
+                let right = if has_left {
+                    State::Gone
+                } else {
+                    State::Draining
+                };
+                // One that failed on its way out is seized, and not gone before its thread is back.
+                let late = it.seized && state == State::Draining;
+                activity == Activity::Down && (state == right || late)
+            }
             Phase::Down => activity == Activity::Down && !state.in_service(),
             Phase::Idle => matches!(activity, Activity::Idle(_)) && state == State::Ready,
             Phase::Busy => {

@@ -32,6 +32,7 @@ mod drain;
 mod failing;
 mod gpus;
 mod holder;
+mod leaving;
 mod riding;
 mod rule;
 mod searching;

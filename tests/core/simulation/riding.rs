@@ -167,6 +167,9 @@ impl World {
 
     /// The thread has nothing in hand and goes to the collector.
     pub(super) fn turn_idle(&mut self, gpu: usize, half: Half) {
+        if self.gpus[gpu].is_leaving {
+            return self.has_left(gpu);
+        }
         let it = &mut self.gpus[gpu];
         it.cell.expect_by(Time::MAX);
         it.half = half;
@@ -190,6 +193,11 @@ impl World {
         };
         let departure = match (ahead, &returned) {
             (false, _) => None,
+            (true, _) if self.gpus[gpu].is_leaving => {
+                self.tally.note(Event::LeftWithout);
+                self.disembark(gpu, half.other());
+                None
+            }
             (true, Ok(_)) => {
                 self.tally.note(Event::LaunchedAhead);
                 Some(self.depart(gpu, half.other()))

@@ -78,6 +78,16 @@ events! {
     SearchLost,
     NoTime,
     NoBudget,
+    /// A GPU that was told to leave had something in hand, and left when that was settled.
+    Left,
+    /// One had nothing in hand, and left at once.
+    LeftAtOnce,
+    /// A batch that had boarded behind another one went back to wait, since its GPU was leaving.
+    LeftWithout,
+    /// A GPU that was leaving failed before it had left.
+    LostOnItsWayOut,
+    /// A GPU took the seat of one that had left.
+    Joined,
     /// The server ended with callers waiting.
     Drained,
 }

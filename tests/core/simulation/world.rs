@@ -163,6 +163,8 @@ impl World {
             Action::Check => self.check_devices(),
             Action::Stage => self.stage(),
             Action::Unstage => self.unstage_any(),
+            Action::Remove => self.remove_any(),
+            Action::Join => self.join_any(),
             Action::Drain => self.drain(),
         }
         self.settle();
@@ -337,7 +339,7 @@ impl World {
     /// So long that GPUs come back from their longest back-off, or until all are back.
     fn lull(&mut self) {
         let until = self.now + Duration::from_secs(12);
-        let down = |gpu: &Gpu| gpu.phase() == Phase::Down && !gpu.device.broken;
+        let down = |gpu: &Gpu| gpu.phase() == Phase::Down && !gpu.device.broken && !gpu.is_leaving;
         while self.gpus.iter().any(down) {
             let Some(at) = self.next_event().filter(|&at| at <= until) else {
                 return;

@@ -154,6 +154,7 @@ impl Rig {
     pub fn look(&mut self, gpu: usize, now: Time) -> Result<Batch, Hold> {
         match self.scheduler.decide(gpu, now) {
             Advice::Hold { need, again } => Err(Hold { need, again }),
+            Advice::Leave => panic!("gpu {gpu} is idle, and yet told to leave"),
             Advice::Launch(lane, reason) => {
                 let mut wakes = self.mailboxes.gather();
                 Ok(self.scheduler.claim(gpu, lane, reason, now, &mut wakes))

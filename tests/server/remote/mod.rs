@@ -6,6 +6,7 @@ mod network;
 mod protocol;
 mod proxy;
 mod python;
+mod reload;
 mod stranger;
 
 use std::net::SocketAddr;
@@ -15,11 +16,15 @@ use std::thread;
 use crate::support::{Client, Server, output_of, unique};
 
 /// So that neither a deadline nor admission decides anything on a machine that is busy with other tests.
-const PATIENT: [&str; 6] = [
+const PATIENT: [&str; 10] = [
     "--deadline-ms",
     "30000",
     "--target-latency-ms",
     "30000",
+    "--backlog-yellow-s",
+    "98",
+    "--backlog-red-s",
+    "99",
     "--backlog-limit-s",
     "100",
 ];
