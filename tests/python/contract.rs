@@ -55,6 +55,33 @@ fn a_full_batch_of_the_largest_inputs_comes_back_in_order() {
     });
 }
 
+/// Batches of eight that wait for each other: the next one is staged while the present one runs, and withdrawn when that
+/// takes six times as long as usual. 400 KB are more than a socket holds.
+#[test]
+fn batches_that_are_staged_ahead_and_withdrawn_are_not_mixed_up() {
+    if !python_is_there() {
+        return;
+    }
+    let source = "import time\ncalls = 0\ndef batchstring(inputs):\n    global calls\n    calls += 1\n    \
+                  time.sleep(0.18 if calls % 5 == 0 else 0.03)\n    return [text.upper() for text in inputs]\n";
+    let flags = ["--batch-max", "8", "--deadline-ms", "30000"];
+    let server = Model::new(source).serve(2, &flags);
+    in_parallel(48, |index| {
+        let mut client = server.connect();
+        for _ in 0..12 {
+            let text = unique(if index % 2 == 0 { "short" } else { "long" });
+            let text = text.repeat(if index % 2 == 0 { 1 } else { 3_000 });
+            let response = client.infer(&text);
+            assert!(response.output() == text.to_uppercase());
+        }
+    });
+    assert_eq!(
+        server.status()["totals"]["retries"],
+        0,
+        "no worker was lost"
+    );
+}
+
 #[test]
 fn prints_go_to_the_log_and_nowhere_else() {
     if !python_is_there() {

@@ -4,14 +4,19 @@
 //! unless said otherwise.
 //!
 //! ```text
-//! server → worker
+//! server → worker, first socket
 //!   (no letter)  the source of worker.py
+//!   (no letter)  descriptor                              of the second socket
 //!   B  half u8 · number · count · with-parameters u8 · length × count · [length or NONE × count] · texts · parameters
+//!                                                        run this
 //!   G  half u8 · number                                  run what was staged there
-//! worker → server
+//! server → worker, second socket
+//!   B  …                                                 stage this; what was in that half is withdrawn
+//! worker → server, first socket
 //!   P  text                                              how far the start has come
 //!   F  length · message · traceback                      the start failed
 //!   R  takes-parameters u8 · version of Python           ready
+//!   N  number                                            the function is through with a batch; D follows
 //!   D  number · count · kind u8 × count · length × count · [tokens u64 × count, if a kind says so] · texts
 //!   E  number · length · message · traceback             the batch function raised
 //! ```
@@ -42,6 +47,8 @@ pub(super) enum Frame {
         version: String,
         takes_parameters: bool,
     },
+    /// The function is through with a batch, and didn't raise; the results follow.
+    Ended { number: u32 },
     /// A batch is back: result i belongs to input i.
     Done {
         number: u32,
@@ -70,8 +77,13 @@ pub(super) fn source(into: &mut Vec<u8>, text: &str) {
     framed(into, |body| body.extend_from_slice(text.as_bytes()));
 }
 
-/// Appends the frame that stages `inputs`.
-pub(super) fn stage(into: &mut Vec<u8>, half: Half, number: u32, inputs: &[Input]) {
+/// Appends the frame that tells the worker which of its descriptors is the second socket.
+pub(super) fn descriptor(into: &mut Vec<u8>, descriptor: u32) {
+    framed(into, |body| put(body, descriptor));
+}
+
+/// Appends the frame that holds the batch of `inputs`.
+pub(super) fn batch(into: &mut Vec<u8>, half: Half, number: u32, inputs: &[Input]) {
     let with_parameters = inputs.iter().any(|input| input.parameters.is_some());
     framed(into, |body| {
         body.extend([b'B', half.index() as u8]);
@@ -157,6 +169,9 @@ impl<'a> Reader<'a> {
                     takes_parameters,
                 }
             }
+            b'N' => Frame::Ended {
+                number: self.number()?,
+            },
             b'D' => Frame::Done {
                 number: self.number()?,
                 results: self.results()?,
@@ -312,7 +327,7 @@ mod tests {
                 parameters: Some("{}".into()),
             },
         ];
-        stage(&mut bytes, Half::B, 5, &inputs);
+        batch(&mut bytes, Half::B, 5, &inputs);
         let expected = [
             &[32, 0, 0, 0, b'B', 1, 5, 0, 0, 0, 2, 0, 0, 0, 1][..],
             &[2, 0, 0, 0, 1, 0, 0, 0],
@@ -323,6 +338,16 @@ mod tests {
         bytes.clear();
         go(&mut bytes, Half::A, 5);
         assert_eq!(bytes, [6, 0, 0, 0, b'G', 0, 5, 0, 0, 0]);
+        bytes.clear();
+        descriptor(&mut bytes, 17);
+        assert_eq!(bytes, [4, 0, 0, 0, 17, 0, 0, 0]);
+    }
+
+    #[test]
+    fn the_end_of_a_batch_may_be_told_before_its_results() {
+        let bytes = [5, 0, 0, 0, b'N', 7, 0, 0, 0, 99];
+        assert_eq!(parse(&bytes), Ok(Some((Frame::Ended { number: 7 }, 9))));
+        assert!(parse(&[6, 0, 0, 0, b'N', 7, 0, 0, 0, 99]).is_err());
     }
 
     proptest! {

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
@@ -19,7 +20,7 @@ const SEND_BUFFER_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 64 << 10;
 
 /// Buffers larger than this are given back after use.
-const KEPT_BYTES: usize = 4 << 20;
+pub(super) const KEPT_BYTES: usize = 4 << 20;
 
 /// The worker has closed its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,14 +93,12 @@ impl Link {
     /// [`Closed`] when everything has been read and there will be no more.
     pub(super) fn receive(&mut self) -> Result<(), Closed> {
         loop {
-            let before = self.inbox.len();
-            self.inbox.resize(before + READ_BYTES, 0);
-            let received = recv(&self.socket, &mut self.inbox[before..], RecvFlags::DONTWAIT);
-            let count = received.as_ref().map_or(0, |(count, _)| *count);
-            self.inbox.truncate(before + count);
-            match received {
+            self.inbox.reserve(READ_BYTES);
+            let room = self.inbox.capacity() - self.inbox.len();
+            let into = spare_capacity(&mut self.inbox);
+            match recv(&self.socket, into, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Err(Closed),
-                Ok((count, _)) if count < READ_BYTES => return Ok(()),
+                Ok((count, _)) if count < room => return Ok(()),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(_) => return Err(Closed),
@@ -151,7 +150,7 @@ mod tests {
     fn a_batch_larger_than_the_kernel_takes_goes_in_parts_and_never_blocks() {
         let (mut link, other) = Link::pair().expect("a pair");
         let inputs = vec![Input::new("x".repeat(64 << 10)); 100];
-        frame::stage(link.outbox(), Half::A, 0, &inputs);
+        frame::batch(link.outbox(), Half::A, 0, &inputs);
         let wanted = link.outbox().clone();
         let mut got = Vec::new();
         link.flush();

@@ -1,17 +1,21 @@
 //! The Python executor: the user's own batch function, unmodified, in one worker process for each GPU.
 //!
 //! ```text
-//!  GPU thread ──► Python (this) ──► Worker ─┬─ Link ══ socket ══► worker.py: a reading thread, and the main thread
-//!                                           └─ Process: stdout, stderr ──► the log        that calls batchstring
+//!  GPU thread ──► Python (this) ──► Worker ─┬─ Link ══ orders, results ══► worker.py: the main thread calls batchstring
+//!                                           ├─ Link ══ batches ahead ════►            another decodes the next batch
+//!                                           └─ Process: stdout, stderr ──► the log
 //! ```
 //!
 //! `frame` is the protocol (pure), `link` moves its bytes, `process` starts, names and kills the worker, `output`
 //! turns what the user's code prints into lines of the log, `worker` is all of these in one hand. What runs in the
 //! worker is `worker.py`, which is part of this binary and needs nothing but Python's standard library.
 //!
-//! Nothing here blocks past its time: every wait is one `poll` over the socket, both pipes and the process itself. The
-//! next batch is sent while the present one runs and decoded by the worker's reading thread, so that all that lies
-//! between two batches is one small frame each way.
+//! Nothing here blocks past its time: every wait is one `poll` over the sockets, both pipes and the process itself.
+//!
+//! What lies between two batches is one small frame each way. The next batch is sent and decoded while the present one
+//! runs, over a socket of its own, so that the order to run it wakes the worker's main thread and no other. And a worker
+//! that has a batch staged says that the present one [`Outcome::Ended`] before it encodes the outputs, which it does while
+//! the order is on its way.
 //!
 //! A worker that dies, hangs or talks nonsense is [`Lost`]: the GPU goes down, its batch is retried elsewhere, and
 //! [`Executor::reset`] starts a new worker when the old one is really gone — it may still hold the GPU's memory. The
@@ -31,7 +35,7 @@ use crate::clock::{self, Time};
 use crate::config::PythonConfig;
 use crate::config::units::span;
 use crate::gpu::executor::{Executor, Half, Lost, Outcome};
-use crate::ticket::Input;
+use crate::ticket::{Input, Output};
 
 use self::complaints::Complaints;
 use self::frame::Frame;
@@ -181,19 +185,36 @@ impl Python {
                 self.complaints.raised(&complaint);
                 (number, Outcome::Raised(complaint.message))
             }
+            Frame::Ended { number } => (number, Outcome::Ended),
             other => return Outcome::Lost(unexpected(&other)),
         };
-        if self
-            .worker
-            .as_mut()
-            .is_some_and(|worker| worker.finished(number))
-        {
-            return outcome;
+        let expected = self.worker.as_mut().is_some_and(|worker| match outcome {
+            Outcome::Ended => worker.ended(number),
+            _ => worker.finished(number),
+        });
+        if expected {
+            outcome
+        } else {
+            Outcome::Lost(not_running())
         }
-        Outcome::Lost(Lost(
-            "its worker process answered a batch that was not running".to_owned(),
-        ))
     }
+
+    /// The results of the batch that ended, if its worker sends them by `until`.
+    fn results(&mut self, until: Time) -> Result<Vec<Result<Output, String>>, Lost> {
+        let worker = self.worker()?;
+        match worker.next(until)? {
+            Some(Frame::Done { number, results }) if worker.collected(number) => Ok(results),
+            Some(Frame::Done { .. }) => Err(not_running()),
+            Some(other) => Err(unexpected(&other)),
+            None => Err(Lost(
+                "its worker process did not send the outputs of a batch that had ended".to_owned(),
+            )),
+        }
+    }
+}
+
+fn not_running() -> Lost {
+    Lost("its worker process answered a batch that was not running".to_owned())
 }
 
 fn unexpected(frame: &Frame) -> Lost {
@@ -222,6 +243,11 @@ impl Executor for Python {
             Ok(Some(frame)) => self.outcome(frame),
             Err(lost) => Outcome::Lost(lost),
         }
+    }
+
+    fn collect(&mut self, until: Time) -> Result<Vec<Result<Output, String>>, Lost> {
+        let results = self.results(until);
+        self.abandon(results)
     }
 
     fn check(&mut self) -> Result<(), Lost> {

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, getppid, kill_process_group, pidfd_open,
     set_parent_process_death_signal,
@@ -39,11 +39,17 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts the worker of GPU number `gpu` on `socket`.
+    /// Starts the worker of GPU number `gpu` with `socket` as its standard input; it inherits `second` as well, under the
+    /// number that it has here.
     ///
     /// # Errors
     /// It can't be started: mostly, there is no such program.
-    pub(super) fn start(config: &PythonConfig, gpu: usize, socket: OwnedFd) -> io::Result<Process> {
+    pub(super) fn start(
+        config: &PythonConfig,
+        gpu: usize,
+        socket: OwnedFd,
+        second: OwnedFd,
+    ) -> io::Result<Process> {
         let mut command = Command::new(&config.bin);
         command
             .arg("-c")
@@ -66,6 +72,7 @@ impl Process {
         // A group of its own: killed as one, and out of the reach of a Ctrl-C in the terminal.
         command.process_group(0);
         die_with_this_thread(&mut command);
+        hand_down(&mut command, second);
         let mut child = command.spawn()?;
         let pid = Pid::from_child(&child);
         Ok(Process {
@@ -168,6 +175,13 @@ fn die_with_this_thread(command: &mut Command) {
     };
     // SAFETY: between fork and exec `prepare` makes two system calls; it takes no lock and allocates nothing.
     unsafe { command.pre_exec(prepare) };
+}
+
+/// Has the child keep `descriptor`. Only it does: here the descriptor stays one that no other child inherits.
+fn hand_down(command: &mut Command, descriptor: OwnedFd) {
+    let keep = move || Ok(fcntl_setfd(&descriptor, FdFlags::empty())?);
+    // SAFETY: between fork and exec `keep` makes one system call; it takes no lock and allocates nothing.
+    unsafe { command.pre_exec(keep) };
 }
 
 /// The device that the worker of GPU number `gpu` sees: one of those that the server sees, taken in turn.

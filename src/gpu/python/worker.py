@@ -1,9 +1,10 @@
 """The worker: imports the user's batch function and runs it on the batches that the server sends.
 
 The server hands this file over on standard input, which is one end of a socket. The socket is moved to a descriptor of
-its own first thing, so that nothing that the user's code reads or prints can get between the frames. Two threads: the
-main one runs the user's code, the other reads, so that the next batch is decoded while the present one runs, and so that
-the process ends when the server does, whatever the user's code is doing.
+its own first thing, so that nothing that the user's code reads or prints can get between the frames. The main thread runs
+the user's code and reads its orders itself: a reader in between would cost a change of threads for every batch. What is
+staged ahead comes on a second socket, which a thread of its own reads: so the next batch is decoded while the present one
+runs, and the process ends when the server does, whatever the user's code is doing.
 
 Standard library only, Python 3.8 and newer. The frames are described in frame.rs.
 """
@@ -15,15 +16,14 @@ import importlib.util
 import inspect
 import json
 import os
-import queue
 import socket
 import struct
 import sys
 import threading
 import traceback
 
-FAILED, PROGRESS, READY, DONE, RAISED = b"F", b"P", b"R", b"D", b"E"
-STAGE, GO = ord("B"), ord("G")
+FAILED, PROGRESS, READY, ENDED, DONE, RAISED = b"F", b"P", b"R", b"N", b"D", b"E"
+BATCH = ord("B")
 TEXT, TEXT_AND_TOKENS, REJECTED = 0, 1, 2
 NONE = 0xFFFFFFFF
 
@@ -39,20 +39,17 @@ class Unfit(Exception):
 
 
 class Connection:
-    """The socket to the server."""
+    """A socket to the server."""
 
-    def __init__(self):
-        self.socket = socket.socket(fileno=os.dup(0))
+    def __init__(self, descriptor):
+        os.set_inheritable(descriptor, False)
+        self.socket = socket.socket(fileno=descriptor)
         self.socket.settimeout(None)
-        # A batch and the order to run it come in one read.
         self.stream = self.socket.makefile("rb", 1 << 16)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
 
     def send(self, kind, *parts):
-        body = b"".join(parts)
-        self.socket.sendall(struct.pack("<I", 1 + len(body)) + kind + body)
+        length = struct.pack("<I", 1 + sum(map(len, parts)))
+        self.socket.sendall(b"".join((length, kind, *parts)))
 
     def receive(self):
         (length,) = struct.unpack("<I", self.take(4))
@@ -63,6 +60,16 @@ class Connection:
         if len(data) < count:
             raise EOFError
         return data
+
+
+def connect():
+    """The socket on which orders come and results go, and the one on which batches are staged ahead."""
+    orders = Connection(os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    (descriptor,) = struct.unpack("<I", orders.receive())
+    return orders, Connection(descriptor)
 
 
 # --- what is called
@@ -286,7 +293,7 @@ def encode_one(result):
         text, used = result
         try:
             used = used.__index__()
-        except (AttributeError, TypeError):
+        except Exception:
             used = -1
         if 0 <= used <= TOKENS_MAX:
             return encode_text(text, TEXT_AND_TOKENS, used)
@@ -352,26 +359,41 @@ def advice_for(error, target):
 # --- the two threads
 
 
-def read(connection, orders):
-    """The reading thread: keeps what is staged, and passes on what is to run."""
-    staged = {}
-    try:
-        while True:
-            frame = connection.receive()
-            if frame[0] == STAGE:
-                batch = Batch(frame)
-                staged[batch.half] = batch
-            elif frame[0] == GO:
-                half, number = struct.unpack_from("<BI", frame, 1)
-                batch = staged.pop(half)
-                assert batch.number == number, "what was staged last is what is launched"
-                orders.put(batch)
-    except (EOFError, OSError):
-        # The server is gone. Whatever the main thread does, nobody waits for it.
+class Staged:
+    """The batches staged ahead, at most one in each half: a thread of its own reads and decodes them."""
+
+    def __init__(self, connection):
+        self.connection, self.halves, self.changed = connection, {}, threading.Condition()
+        threading.Thread(target=self.read, name="funicular-reader", daemon=True).start()
+
+    def read(self):
+        try:
+            while True:
+                batch = Batch(self.connection.receive())
+                with self.changed:
+                    # One that the server has withdrawn gives way to the next in its half.
+                    self.halves[batch.half] = batch
+                    self.changed.notify()
+        except BaseException as error:
+            end(error)
+
+    def has(self, half, number):
+        return half in self.halves and self.halves[half].number == number
+
+    def take(self, half, number):
+        """The batch with this number, which may still be on its way. Until it is taken nothing else is staged in its half."""
+        if not self.has(half, number):
+            with self.changed:
+                self.changed.wait_for(lambda: self.has(half, number))
+        return self.halves.pop(half)
+
+
+def end(error):
+    """Ends the process from either thread: whatever the other one does, without a connection nobody waits for it."""
+    if isinstance(error, (EOFError, OSError)):
         os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(4)
+    traceback.print_exception(type(error), error, error.__traceback__)
+    os._exit(4)
 
 
 def start(connection, target):
@@ -390,32 +412,42 @@ def start(connection, target):
         return None
 
 
-def serve(connection, runner, orders):
+def next_batch(connection, staged):
+    """Waits for the server's order: a batch, or that the one staged in this half is to run."""
+    try:
+        frame = connection.receive()
+        return Batch(frame) if frame[0] == BATCH else staged.take(*struct.unpack_from("<BI", frame, 1))
+    except BaseException as error:
+        end(error)
+
+
+def serve(connection, runner, staged):
     connection.send(READY, bytes([runner.with_parameters]), sys.version.split()[0].encode())
     while True:
-        batch = orders.get()
+        batch = next_batch(connection, staged)
         number = struct.pack("<I", batch.number)
         try:
             results = runner.run(batch)
         except BaseException as error:
             send_error(connection, RAISED, error, number)
         else:
+            if staged.halves:
+                # The order to go on is on its way back while the outputs are written.
+                connection.send(ENDED, number)
             connection.send(DONE, number, *encode(results))
         # Not to be kept alive while the process waits for the next batch.
         batch = results = None
 
 
 def main():
-    connection = Connection()
+    connection, ahead = connect()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
     faulthandler.enable()
-    target = sys.argv[-1]
-    orders = queue.SimpleQueue()
-    threading.Thread(target=read, args=(connection, orders), name="funicular-reader", daemon=True).start()
-    runner = start(connection, target)
+    staged = Staged(ahead)
+    runner = start(connection, sys.argv[-1])
     if runner is not None:
-        serve(connection, runner, orders)
+        serve(connection, runner, staged)
     sys.stdout.flush()
     os._exit(5)
 

@@ -1,11 +1,12 @@
 //! A worker as the GPU thread has it in hand: process and link together, and what it was given to do.
 
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::frame::{self, Frame};
-use super::link::Link;
+use super::link::{KEPT_BYTES, Link};
 use super::process::Process;
 use crate::clock::{self, Time};
 use crate::config::PythonConfig;
@@ -23,11 +24,18 @@ const LAST_READS_MAX: usize = 16;
 pub(super) struct Worker {
     gpu: usize,
     process: Process,
+    /// Orders and batches that run at once; results.
     link: Link,
+    /// Batches that are staged ahead.
+    ahead: Link,
     /// The number of the batch staged in each half.
     staged: [u32; 2],
+    /// The frame of a batch that was staged while nothing ran, and its number: it goes when it is launched.
+    at_hand: (Vec<u8>, u32),
     /// The number of the batch that runs.
     running: Option<u32>,
+    /// The number of one that ended before, and of which the results are still to come.
+    ended: Option<u32>,
     batches: u32,
 }
 
@@ -46,22 +54,29 @@ impl Worker {
     /// # Errors
     /// [`Lost`] if there is no such Python, or the system has nothing left.
     pub(super) fn start(config: &PythonConfig, gpu: usize) -> Result<Worker, Lost> {
-        let (mut link, other) = Link::pair()
-            .map_err(|error| Lost(format!("can't connect a worker process: {error}")))?;
-        let process = Process::start(config, gpu, other).map_err(|error| {
+        let pair = || {
+            Link::pair().map_err(|error| Lost(format!("can't connect a worker process: {error}")))
+        };
+        let ((mut link, first), (ahead, second)) = (pair()?, pair()?);
+        let descriptor = second.as_raw_fd().unsigned_abs();
+        let process = Process::start(config, gpu, first, second).map_err(|error| {
             let bin = config.bin.display();
             Lost(format!(
                 "can't run {bin}: {error}; name the Python to use with --python-bin"
             ))
         })?;
         frame::source(link.outbox(), SOURCE);
+        frame::descriptor(link.outbox(), descriptor);
         link.flush();
         Ok(Worker {
             gpu,
             process,
             link,
+            ahead,
             staged: [0; 2],
+            at_hand: (Vec::new(), 0),
             running: None,
+            ended: None,
             batches: 0,
         })
     }
@@ -77,14 +92,20 @@ impl Worker {
         if err.is_empty() { out } else { err }
     }
 
-    /// Puts `inputs` into its hands. While nothing runs they stay here until [`Worker::launch`], to go together with it.
+    /// Puts `inputs` into its hands. While nothing runs they stay here until [`Worker::launch`]: then they are the order to
+    /// run them as well.
     pub(super) fn stage(&mut self, half: Half, inputs: &[Input]) {
         self.batches = self.batches.wrapping_add(1);
-        self.staged[half.index()] = self.batches;
-        frame::stage(self.link.outbox(), half, self.batches, inputs);
+        let number = self.batches;
+        self.staged[half.index()] = number;
         if self.running.is_some() {
-            self.link.flush();
+            frame::batch(self.ahead.outbox(), half, number, inputs);
+            self.ahead.flush();
+            return;
         }
+        self.at_hand.0.clear();
+        frame::batch(&mut self.at_hand.0, half, number, inputs);
+        self.at_hand.1 = number;
     }
 
     /// Has it run what is staged in `half`.
@@ -92,15 +113,29 @@ impl Worker {
         assert!(self.running.is_none(), "a GPU runs one batch at a time");
         let number = self.staged[half.index()];
         self.running = Some(number);
-        frame::go(self.link.outbox(), half, number);
+        if self.at_hand.1 == number {
+            self.link.outbox().append(&mut self.at_hand.0);
+            self.at_hand.0.shrink_to(KEPT_BYTES);
+        } else {
+            frame::go(self.link.outbox(), half, number);
+        }
         self.link.flush();
+    }
+
+    /// Whether the batch with this number is the one that runs; then it runs no more, and its results are still to come.
+    pub(super) fn ended(&mut self, number: u32) -> bool {
+        self.ended = Some(number);
+        self.finished(number)
     }
 
     /// Whether the batch with this number is the one that runs; then it runs no more.
     pub(super) fn finished(&mut self, number: u32) -> bool {
-        let expected = self.running == Some(number);
-        self.running = None;
-        expected
+        self.running.take() == Some(number)
+    }
+
+    /// Whether the batch with this number is the one that ended and of which the results were still to come.
+    pub(super) fn collected(&mut self, number: u32) -> bool {
+        self.ended.take() == Some(number)
     }
 
     /// Looks whether it is still there, unless a batch runs: then whoever waits for that will see.
@@ -146,6 +181,7 @@ impl Worker {
     /// Waits until something happens, at most `left`, and deals with it.
     fn turn(&mut self, left: Duration) -> Result<(), Lost> {
         self.link.flush();
+        self.ahead.flush();
         let ready = self.poll(left);
         let closed = ready.link && self.link.receive().is_err();
         if ready.stdout || ready.stderr {
@@ -159,15 +195,16 @@ impl Worker {
 
     fn poll(&self, left: Duration) -> Ready {
         let process = &self.process;
-        let sending = if self.link.is_sending() {
-            PollFlags::OUT
-        } else {
-            PollFlags::empty()
-        };
-        let mut fds = vec![PollFd::new(&self.link, PollFlags::IN | sending)];
+        let mut for_link = PollFlags::IN;
+        for_link.set(PollFlags::OUT, self.link.is_sending());
+        let mut fds = vec![PollFd::new(&self.link, for_link)];
         let others = [process.stdout.fd(), process.stderr.fd(), process.pidfd()];
         for fd in others.iter().flatten() {
             fds.push(PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+        }
+        // Only while there is something to send: nothing is ever said there.
+        if self.ahead.is_sending() {
+            fds.push(PollFd::new(&self.ahead, PollFlags::OUT));
         }
         // A span too long for the kernel is for ever.
         let left = Timespec::try_from(left).ok();
