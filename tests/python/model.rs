@@ -1,23 +1,12 @@
-//! A user's Python file, and a server that runs it.
+//! Servers that run a user's Python file, and the processes of their workers.
 
 use std::fs;
 use std::ops::{Deref, DerefMut};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+pub use crate::support::model::Model;
 use crate::support::{Server, wait_for};
-
-/// Whether there is a Python; if not, says that the test is skipped.
-pub fn python_is_there() -> bool {
-    let found = Command::new("python3")
-        .arg("--version")
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("skipped: python3 is not installed");
-    }
-    found
-}
 
 /// Whether that Python has `module`; if not, says that the test is skipped.
 pub fn has_module(module: &str) -> bool {
@@ -32,35 +21,7 @@ pub fn has_module(module: &str) -> bool {
     found
 }
 
-/// A folder with a file `model.py`.
-pub struct Model {
-    folder: tempfile::TempDir,
-}
-
 impl Model {
-    /// A file with this source.
-    pub fn new(source: &str) -> Model {
-        let folder = tempfile::tempdir().expect("a folder");
-        let model = Model { folder };
-        model.write("model.py", source);
-        model
-    }
-
-    /// One more file beside it.
-    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
-        fs::write(self.path(name), content).expect("written");
-    }
-
-    /// The path of a file beside it.
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// The file's path as an argument, with `:function` if any.
-    pub fn target(&self, function: &str) -> String {
-        format!("{}{function}", self.path("model.py").display())
-    }
-
     /// A server with `gpus` workers that run `batchstring`, all of them ready.
     pub fn serve(self, gpus: usize, flags: &[&str]) -> Served {
         let mut server = start(

@@ -1,9 +1,8 @@
 //! The user's own function, on workers.
 
-use std::path::PathBuf;
-
 use rustix::process::Signal;
 
+use crate::support::model::Model;
 use crate::support::tools::is_there;
 use crate::support::{Client, Server, heavy, in_parallel, unique, wait_for};
 
@@ -28,15 +27,8 @@ def batchstring(inputs, parameters):
     return outputs
 "#;
 
-fn model() -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("model.py");
-    std::fs::write(&file, FUNCTION).expect("written");
-    (folder, file)
-}
-
-fn worker(file: &std::path::Path) -> Server {
-    let target = format!("{}:batchstring", file.display());
+fn worker(model: &Model) -> Server {
+    let target = model.target(":batchstring");
     let mut worker = Server::start_worker(&["--python", &target, "--cores", "1"]);
     wait_up(&mut worker, 1);
     worker
@@ -48,8 +40,8 @@ fn a_function_of_your_own_runs_on_workers() {
         return;
     }
     let _machine = heavy();
-    let (_folder, file) = model();
-    let workers = [worker(&file), worker(&file)];
+    let model = Model::new(FUNCTION);
+    let workers = [worker(&model), worker(&model)];
     let flags = [
         "--patience",
         "inf",

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use crate::support::tools::{Listening, free_address, is_there};
-use crate::support::{in_parallel, light, unique};
+use crate::support::{Client, in_parallel, light, unique};
 
-use super::{Client, batch, post_batch, server};
+use super::{batch, post_batch, server};
 
 #[test]
 fn the_worker_in_plain_python_serves() {

@@ -5,8 +5,10 @@
 //! reaches. What a test measures of time it compares in generous ratios, since it shares its cores with other tests.
 
 pub mod client;
+pub mod model;
 pub mod server;
 pub mod tools;
+pub mod traffic;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
