@@ -1,14 +1,16 @@
 """Mosec around `batchstring`: one worker process for each GPU.
 
 Batches of up to 100, and at most 40 ms of waiting for company, as Funicular has them. The port, the capacity of the queue and
-the time-out are Mosec's own command-line options; the number of GPUs comes as the environment variable GPUS, since Mosec
-refuses options that it doesn't know.
+the time-out are Mosec's own command-line options; the number of GPUs and the module of the function come as the environment
+variables GPUS and FUNCTION, since Mosec refuses options that it doesn't know.
 """
 
+import importlib
 import os
 
-from batchstring import batchstring
 from mosec import Server, Worker
+
+batchstring = importlib.import_module(os.environ.get("FUNCTION", "batchstring")).batchstring
 
 
 class BatchString(Worker):
