@@ -28,7 +28,7 @@ fn main() -> ExitCode {
             let shown = show(&format!("funicular {}\n", screen::VERSION));
             shown.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
-        Action::Check(flags) => with_config(flags, Role::Server, check),
+        Action::Check(flags, role) => with_config(flags, role, check),
         Action::Serve(flags) => run(flags, Role::Server),
         Action::Devices { json } => devices(json),
         Action::Worker(flags) => run(flags, Role::Worker),

@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use log::LevelFilter;
 
 use super::cores::{self, CoreChoice};
+use super::remote::Role;
 use super::values::{self, AdminAddress, Auto, ExecutorKind, IdentityKind};
 use crate::tier::Tier;
 
@@ -34,7 +35,8 @@ A worker takes the flags and files of a server. It listens on 127.0.0.1:8081,
 its admin port is 127.0.0.1:9091, it has one GPU and takes bodies of 64 MiB,
 unless told otherwise; what is about single requests (tiers, keys, admission,
 deadlines, when a batch leaves) does not concern it: batches come from servers.
-It takes POST /internal/batch, one batch at a time and one more that waits.";
+It takes POST /internal/batch, one batch at a time and one more that waits.
+funicular worker --check prints every setting of it as it would hold.";
 
 /// Gathers single inference requests into batches for GPUs, and gives every caller its own output.
 #[derive(Debug, Parser)]
@@ -53,7 +55,13 @@ enum Command {
     Serve(Flags),
     /// Run a worker: one GPU of this machine, for servers elsewhere that name it with --worker
     #[command(after_help = WORKER_EXAMPLE)]
-    Worker(Flags),
+    Worker {
+        /// Print the effective configuration of the worker with every derived limit, and start nothing
+        #[arg(long)]
+        check: bool,
+        #[command(flatten)]
+        flags: Flags,
+    },
     /// Print the effective configuration with every derived limit, and start nothing
     #[command(after_help = EXAMPLE)]
     Check(Flags),
@@ -77,8 +85,8 @@ pub enum Action {
     Serve(Flags),
     /// Run a worker.
     Worker(Flags),
-    /// Print the effective configuration.
-    Check(Flags),
+    /// Print the effective configuration of a process of this role.
+    Check(Flags, Role),
     /// List the devices.
     Devices {
         /// As JSON.
@@ -95,8 +103,15 @@ impl Cli {
         match self.command {
             None => Action::Serve(before),
             Some(Command::Serve(flags)) => Action::Serve(flags.after(before)),
-            Some(Command::Worker(flags)) => Action::Worker(flags.after(before)),
-            Some(Command::Check(flags)) => Action::Check(flags.after(before)),
+            Some(Command::Worker { check, flags }) => {
+                let flags = flags.after(before);
+                if check {
+                    Action::Check(flags, Role::Worker)
+                } else {
+                    Action::Worker(flags)
+                }
+            }
+            Some(Command::Check(flags)) => Action::Check(flags.after(before), Role::Server),
             Some(Command::Devices(DevicesFlags { json })) => Action::Devices { json },
             Some(Command::Version) => Action::Version,
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::admission::DefaultDeadline;
 use crate::config::keys::{self, Key};
 use crate::config::units::{bytes, grouped, span};
-use crate::config::{Config, ExecutorConfig, Identity, cores, defaults};
+use crate::config::{Config, ExecutorConfig, Identity, Role, cores, defaults};
 use crate::http::budget::FREE_BYTES;
 use crate::tier::Tier;
 
@@ -16,8 +16,12 @@ use crate::tier::Tier;
 ///
 /// Read back on the same machine it gives the same configuration.
 pub fn effective(config: &Config) -> String {
+    let whose = match config.role {
+        Role::Server => "",
+        Role::Worker => " of a worker (for funicular worker --config)",
+    };
     let mut text = format!(
-        "# funicular {}: the effective configuration\n#\n",
+        "# funicular {}: the effective configuration{whose}\n#\n",
         super::VERSION
     );
     for (name, value) in derived(config) {

@@ -124,9 +124,10 @@ fn every_start_of_the_readme_is_accepted() {
             assert_eq!(worker.get("/v2/health/live").status, 200);
             continue;
         }
-        // `check` takes the flags of a server and ends.
-        let flags: Vec<_> = flags.into_iter().filter(|&flag| flag != "check").collect();
-        let output = run(&[&["check"], &flags[..]].concat());
+        // `check` takes the flags of a server and ends, as does a worker that is told to.
+        let ends = flags.contains(&"check") || flags.contains(&"--check");
+        let check: &[&str] = if ends { &[] } else { &["check"] };
+        let output = run(&[check, &flags[..]].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{line}: {said}");
     }

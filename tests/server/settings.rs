@@ -96,6 +96,31 @@ fn a_misspelt_setting_is_refused_with_the_nearest_name() {
 }
 
 #[test]
+fn a_worker_is_checked_with_its_own_defaults() {
+    let checked = |arguments: &[&str]| {
+        let output = run(&[&["worker", "--check"], arguments].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let printed = checked(&["--canary", "hm"]);
+    assert!(
+        printed.contains("the effective configuration of a worker"),
+        "{printed}"
+    );
+    let table: toml::Table = printed.parse().expect("a file that --config takes");
+    assert_eq!(table["listen"].as_str(), Some("127.0.0.1:8081"));
+    assert_eq!(table["gpus"].as_integer(), Some(1));
+    assert_eq!(table["canary"].as_str(), Some("hm"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = folder.path().join("copy.toml");
+    std::fs::write(&copy, &printed).expect("written");
+    let copy = copy.to_str().expect("text");
+    assert_eq!(checked(&["--config", copy]), printed);
+    let refused = run(&["worker", "--check", "--gpus", "2"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
 fn check_prints_what_would_hold_and_its_output_is_a_configuration() {
     let (_directory, path) = file("gpus = 3\n[batch]\nbatch_max = 50\n");
     let printed = check(&["--config", &path, "--gpus", "5"]);

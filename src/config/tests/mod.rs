@@ -147,11 +147,19 @@ fn commands_are_told_apart() {
     ));
     assert!(matches!(
         action(&["funicular", "check", "--gpus", "2"]),
-        Ok(Action::Check(_))
+        Ok(Action::Check(_, Role::Server))
     ));
     assert!(matches!(
         action(&["funicular", "version"]),
         Ok(Action::Version)
+    ));
+    assert!(matches!(
+        action(&["funicular", "worker", "--check", "--canary", "x"]),
+        Ok(Action::Check(_, Role::Worker))
+    ));
+    assert!(matches!(
+        action(&["funicular", "--canary", "x", "worker"]),
+        Ok(Action::Worker(_))
     ));
     assert!(matches!(
         action(&["funicular", "devices", "--json"]),
