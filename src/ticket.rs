@@ -24,6 +24,8 @@ pub struct Input {
     pub text: Arc<str>,
     /// The request's `parameters` as JSON text, for executors that take them.
     pub parameters: Option<Arc<str>>,
+    /// The id that the caller knows the request by, for executors that take it. A canary has none.
+    pub request_id: Option<Arc<str>>,
 }
 
 impl Input {
@@ -32,6 +34,7 @@ impl Input {
         Input {
             text: text.into(),
             parameters: None,
+            request_id: None,
         }
     }
 

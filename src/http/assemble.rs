@@ -7,6 +7,8 @@
 //! Bodies that nobody will read (of a request that is refused anyway) are counted and dropped; a body that the server
 //! will not read to its end is refused when its head arrives.
 
+use std::sync::Arc;
+
 use super::Terms;
 use super::chunked::Decoder;
 use super::parse::{Framing, parse_head};
@@ -101,7 +103,7 @@ impl Assembler {
         &mut self,
         fresh: &[u8],
         terms: &Terms,
-        fresh_id: impl FnOnce() -> Box<str>,
+        fresh_id: impl FnOnce() -> Arc<str>,
     ) -> Option<Request> {
         if self.pending.is_empty() {
             return match self.advance(fresh, terms, fresh_id) {
@@ -144,7 +146,7 @@ impl Assembler {
         &mut self,
         input: &[u8],
         terms: &Terms,
-        fresh_id: impl FnOnce() -> Box<str>,
+        fresh_id: impl FnOnce() -> Arc<str>,
     ) -> Progress {
         if self.body.is_some() {
             return self.continue_body(input, terms);
@@ -237,7 +239,7 @@ struct Expected {
 
 // Not inlined, so that the parser's stack is given back before the body is read.
 #[inline(never)]
-fn read_head(input: &[u8], terms: &Terms, fresh_id: impl FnOnce() -> Box<str>) -> Start {
+fn read_head(input: &[u8], terms: &Terms, fresh_id: impl FnOnce() -> Arc<str>) -> Start {
     match parse_head(input, &terms.limits) {
         Ok(None) => Start::Incomplete,
         Ok(Some(head)) => {

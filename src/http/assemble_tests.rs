@@ -4,7 +4,7 @@ use super::*;
 use crate::http::request::Work;
 use crate::http::routes::Route;
 
-fn id() -> Box<str> {
+fn id() -> Arc<str> {
     "fresh".into()
 }
 

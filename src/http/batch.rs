@@ -56,6 +56,8 @@ struct Request<'b> {
     input: Cow<'b, str>,
     #[serde(borrow)]
     parameters: Option<&'b RawValue>,
+    #[serde(borrow, default)]
+    caller_request_id: Option<Cow<'b, str>>,
 }
 
 /// Reads a request body.
@@ -90,7 +92,12 @@ fn check(body: &Body<'_>, terms: &Terms) -> Result<(), Rejection> {
         return Err(wrong("`requests` is empty"));
     }
     let mut seen = HashSet::with_capacity(body.requests.len());
-    for id in body.requests.iter().map(|request| &request.request_id) {
+    for request in &body.requests {
+        request
+            .caller_request_id
+            .as_deref()
+            .map_or(Ok(()), check_id)?;
+        let id = &request.request_id;
         check_id(id)?;
         if !seen.insert(id) {
             return Err(wrong(&format!(
@@ -137,6 +144,7 @@ fn fingerprint(body: &Body<'_>) -> [u8; 32] {
         put(&request.request_id);
         put(&request.input);
         put(request.parameters.map_or("", RawValue::get));
+        put(request.caller_request_id.as_deref().unwrap_or_default());
     }
     hash.finalize().into()
 }
@@ -147,9 +155,11 @@ impl Request<'_> {
             .parameters
             .map(RawValue::get)
             .filter(|text| *text != "null");
+        let id = self.caller_request_id.as_ref();
         let input = Input {
             text: Arc::from(&*self.input),
             parameters: parameters.map(Arc::from),
+            request_id: Some(Arc::from(&**id.unwrap_or(&self.request_id))),
         };
         (self.request_id.into(), input)
     }
@@ -220,14 +230,18 @@ mod tests {
     fn a_batch_is_read_with_what_belongs_to_it_and_whatever_else_is_there() {
         let body = json!({ "batch_id": "b", "hint": {}, "requests": [
             request("1", "é\n"),
-            { "request_id": "2", "input": "", "parameters": { "x": [1] }, "tier": "paid" },
-            { "request_id": "3", "input": "", "parameters": null },
+            { "request_id": "2", "input": "", "parameters": { "x": [1] }, "tier": "paid",
+              "caller_request_id": "mine" },
+            { "request_id": "3", "input": "", "parameters": null, "caller_request_id": null },
         ] });
         let batch = read(&body).expect("sound");
         assert_eq!((&*batch.id, batch.request_ids.len()), ("b", 3));
         assert_eq!(&*batch.inputs[0].text, "é\n");
         assert_eq!(batch.inputs[1].parameters.as_deref(), Some("{\"x\":[1]}"));
         assert_eq!(batch.inputs[2].parameters, None);
+        let ids = batch.inputs.iter().map(|input| input.request_id.as_deref());
+        let ids: Vec<_> = ids.collect();
+        assert_eq!(ids, [Some("1"), Some("mine"), Some("3")]);
     }
 
     #[test]
@@ -263,6 +277,11 @@ mod tests {
             ),
             (json!({ "requests": [request("1", "")] }), 400),
             (json!(["b", []]), 400),
+            (
+                json!({ "batch_id": "b", "requests": [
+                    { "request_id": "1", "input": "", "caller_request_id": "x".repeat(201) }] }),
+                400,
+            ),
             (
                 json!({ "batch_id": "b", "requests": [request("1", &input)] }),
                 413,

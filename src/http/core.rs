@@ -123,7 +123,7 @@ impl Core {
     }
 
     /// A request id that no other request of this process has, and that says nothing about their number.
-    pub fn fresh_id(&self) -> Box<str> {
+    pub fn fresh_id(&self) -> Arc<str> {
         self.ids.next()
     }
 
@@ -180,7 +180,7 @@ impl Ids {
         }
     }
 
-    fn next(&self) -> Box<str> {
+    fn next(&self) -> Arc<str> {
         // The finaliser of SplitMix64.
         let mut word = self.count.fetch_add(1, Relaxed).wrapping_add(self.key);
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

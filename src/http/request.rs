@@ -21,7 +21,7 @@ use crate::tier::Tier;
 #[derive(Debug)]
 pub struct Call {
     /// The caller's id, or the one that the server made up.
-    pub request_id: Box<str>,
+    pub request_id: Arc<str>,
     /// Its tier.
     pub tier: Tier,
     /// The key it was sent with, where callers need one.
@@ -72,7 +72,7 @@ pub struct Request {
 impl Call {
     /// Reads a head. `fresh_id` makes an id for callers that do not send one.
     #[inline(never)]
-    pub fn new(head: &Head<'_>, terms: &Terms, fresh_id: impl FnOnce() -> Box<str>) -> Call {
+    pub fn new(head: &Head<'_>, terms: &Terms, fresh_id: impl FnOnce() -> Arc<str>) -> Call {
         let (route, tier, key) =
             match route(head, terms).and_then(|route| identify(route, head, terms)) {
                 Ok((route, tier, key)) => (Ok(route), tier, key),
@@ -91,7 +91,7 @@ impl Call {
     }
 
     /// A request whose head could not be read.
-    pub fn unreadable(terms: &Terms, request_id: Box<str>) -> Call {
+    pub fn unreadable(terms: &Terms, request_id: Arc<str>) -> Call {
         Call {
             request_id,
             tier: terms.default_tier,
@@ -116,7 +116,7 @@ impl Call {
     /// Whatever is wrong with it: first the head's own fault, then the body's.
     pub fn work(&self, body: &[u8], terms: &Terms) -> Result<Work, Rejection> {
         match self.route.clone()? {
-            Route::Inference => read_input(body, terms).map(Work::Infer),
+            Route::Inference => read_input(body, terms, &self.request_id).map(Work::Infer),
             Route::Batch => batch::parse_body(body, terms).map(|batch| Work::Run(Box::new(batch))),
             route => Ok(Work::Show(route)),
         }
@@ -170,13 +170,14 @@ fn identify(
 }
 
 #[inline(never)]
-fn read_input(body: &[u8], terms: &Terms) -> Result<Input, Rejection> {
+fn read_input(body: &[u8], terms: &Terms, id: &Arc<str>) -> Result<Input, Rejection> {
     let request = inference::parse_body(body, terms.limits.input_bytes_max)?;
     match request.model {
         Some(asked) if *asked != *terms.model => Err(unknown_model(&asked, &terms.model)),
         _ => Ok(Input {
             text: Arc::from(&*request.input),
             parameters: request.parameters.map(Arc::from),
+            request_id: Some(Arc::clone(id)),
         }),
     }
 }
@@ -244,6 +245,7 @@ mod tests {
         };
         assert_eq!(&*input.text, "a\nb");
         assert_eq!(input.parameters.as_deref(), Some("{\"x\":[1]}"));
+        assert_eq!(input.request_id.as_deref(), Some("fresh"));
     }
 
     #[test]

@@ -204,6 +204,44 @@ fn a_second_argument_gets_the_parameters() {
 }
 
 #[test]
+fn arguments_of_their_names_get_parameters_and_request_ids() {
+    if !is_there("python3") {
+        return;
+    }
+    let (parameters, both) = ("{'x': 1}", "('mine-1', {'x': 1})");
+    let heads = [
+        ("inputs, request_ids", "i", "'mine-1'"),
+        ("inputs, *, request_ids", "i", "'mine-1'"),
+        ("inputs, request_ids=()", "i", "'mine-1'"),
+        ("inputs, parameters, request_ids", "(i, p)", both),
+        ("inputs, request_ids, parameters", "(i, p)", both),
+        ("inputs, other, request_ids", "(i, o)", both),
+        (
+            "inputs, batch_size=32, *, request_ids, parameters=()",
+            "(i, p)",
+            both,
+        ),
+        ("inputs, *, parameters", "p", parameters),
+        ("inputs, parameters, /", "p", parameters),
+    ];
+    for (head, what, expected) in heads {
+        let column = |name: &'static str| if head.contains(name) { name } else { "inputs" };
+        let columns = ["request_ids", "parameters", "other"]
+            .map(column)
+            .join(", ");
+        let source = format!(
+            "def batchstring({head}):\n    assert len({}) == len(inputs)\n    return [repr({what}) for i, p, o in zip({columns})]\n",
+            column("request_ids"),
+        );
+        let server = Model::new(&source).serve(1, &[]);
+        let body = r#"{"input": "a", "parameters": {"x": 1}}"#;
+        let head_lines = "X-Request-Id: mine-1\r\n";
+        let output = server.connect().request(post_body(head_lines, body));
+        assert_eq!(output.output(), expected, "{head}");
+    }
+}
+
+#[test]
 fn tokens_are_reported_where_the_function_reports_them() {
     if !is_there("python3") {
         return;

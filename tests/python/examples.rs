@@ -93,7 +93,7 @@ fn readme_model() -> Model {
     let source: Vec<_> = blocks
         .map(|block| block.split("```").next().unwrap_or_default())
         .collect();
-    assert_eq!(source.len(), 2);
+    assert_eq!(source.len(), 3);
     Model::new(&source.join("\n"))
 }
 
@@ -106,6 +106,7 @@ fn the_functions_of_the_readme() {
     let cases = [
         (":batchstring", "ralucinuF"),
         (":Model", "loaded: Funicular"),
+        (":shorten", "Funicular"),
     ];
     for (function, output) in cases {
         let mut server = start(&model.target(function), &["--gpus", "2"]);

@@ -7,19 +7,22 @@
 //! server → worker, first socket
 //!   (no letter)  the source of worker.py
 //!   (no letter)  descriptor                              of the second socket
-//!   B  half u8 · number · count · with-parameters u8 · length × count · [length or NONE × count] · texts · parameters
-//!                                                        run this
+//!   B  half u8 · number · count · extras u8 · length × count · for each of the extras: [length or NONE × count]
+//!      · texts · for each of the extras: texts           run this
 //!   G  half u8 · number                                  run what was staged there
 //! server → worker, second socket
 //!   B  …                                                 stage this; what was in that half is withdrawn
 //! worker → server, first socket
 //!   P  text                                              how far the start has come
 //!   F  length · message · traceback                      the start failed
-//!   R  takes-parameters u8 · version of Python           ready
+//!   R  extras u8 · version of Python                     ready; these extras the function takes
 //!   N  number                                            the function is through with a batch; D follows
 //!   D  number · count · kind u8 × count · length × count · [tokens u64 × count, if a kind says so] · texts
 //!   E  number · length · message · traceback             the batch function raised
 //! ```
+//!
+//! The extras are what a function may get beside the inputs, a bit for each, in this order: 1 the parameters of the requests, 2
+//! their ids. Only what the function takes is sent, and nothing that no request of the batch has.
 //!
 //! `number` counts the batches of a worker's life, so that a result can't be taken for another batch's. The worker runs
 //! the user's code, so nothing in its frames is believed unchecked.
@@ -27,13 +30,46 @@
 use crate::gpu::executor::Half;
 use crate::ticket::{Input, Output};
 
-/// An input without parameters.
+/// What a batch function is given beside the inputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Extras {
+    pub parameters: bool,
+    pub request_ids: bool,
+}
+
+impl Extras {
+    fn of_bits(bits: u8) -> Extras {
+        Extras {
+            parameters: bits & 1 != 0,
+            request_ids: bits & 2 != 0,
+        }
+    }
+
+    fn bits(self) -> u8 {
+        u8::from(self.parameters) | u8::from(self.request_ids) << 1
+    }
+
+    /// For people: what a function is given that takes them.
+    pub fn in_words(self) -> &'static str {
+        match (self.parameters, self.request_ids) {
+            (false, false) => "inputs",
+            (true, false) => "inputs and parameters",
+            (false, true) => "inputs and request ids",
+            (true, true) => "inputs, parameters and request ids",
+        }
+    }
+}
+
+/// An input that has nothing of the kind.
 const NONE: u32 = u32::MAX;
 
 /// Largest frame that a worker may send, in bytes. Beyond it something is wrong with the function, or with the worker.
 const FRAME_BYTES_MAX: usize = 1 << 30;
 
 const LENGTH_BYTES: usize = 4;
+
+/// What an input has of one kind of extra.
+type Extra = fn(&Input) -> Option<&str>;
 
 /// What a worker says.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,11 +78,8 @@ pub(super) enum Frame {
     Progress(String),
     /// The start failed.
     Failed(Complaint),
-    /// It can run batches: the version of its Python, and whether the function gets the requests' parameters too.
-    Ready {
-        version: String,
-        takes_parameters: bool,
-    },
+    /// It can run batches: the version of its Python, and what the function takes beside the inputs.
+    Ready { version: String, takes: Extras },
     /// The function is through with a batch, and didn't raise; the results follow.
     Ended { number: u32 },
     /// A batch is back: result i belongs to input i.
@@ -82,31 +115,37 @@ pub(super) fn descriptor(into: &mut Vec<u8>, descriptor: u32) {
     framed(into, |body| put(body, descriptor));
 }
 
-/// Appends the frame that holds the batch of `inputs`.
-pub(super) fn batch(into: &mut Vec<u8>, half: Half, number: u32, inputs: &[Input]) {
-    let with_parameters = inputs.iter().any(|input| input.parameters.is_some());
+/// Appends the frame that holds the batch of `inputs` for a function that `takes` these extras.
+pub(super) fn batch(into: &mut Vec<u8>, half: Half, number: u32, inputs: &[Input], takes: Extras) {
+    let parameters: Extra = |input| input.parameters.as_deref();
+    let request_id: Extra = |input| input.request_id.as_deref();
+    let any = |extra: Extra| inputs.iter().any(|input| extra(input).is_some());
+    let sent = Extras {
+        parameters: takes.parameters && any(parameters),
+        request_ids: takes.request_ids && any(request_id),
+    };
+    let kinds = [
+        (sent.parameters, parameters),
+        (sent.request_ids, request_id),
+    ];
+    let extras = || kinds.into_iter().filter(|(is_sent, _)| *is_sent);
     framed(into, |body| {
         body.extend([b'B', half.index() as u8]);
         put(body, number);
         put(body, size(inputs.len()));
-        body.push(u8::from(with_parameters));
-        inputs
-            .iter()
-            .for_each(|input| put(body, size(input.text.len())));
-        if with_parameters {
-            let length = |input: &Input| {
-                input
-                    .parameters
-                    .as_ref()
-                    .map_or(NONE, |json| size(json.len()))
-            };
-            inputs.iter().for_each(|input| put(body, length(input)));
+        body.push(sent.bits());
+        let lengths = inputs.iter().map(|input| input.text.len());
+        lengths.for_each(|length| put(body, size(length)));
+        for (_, extra) in extras() {
+            let lengths = inputs.iter().map(|input| extra(input).map(str::len));
+            lengths.for_each(|length| put(body, length.map_or(NONE, size)));
         }
-        inputs
-            .iter()
-            .for_each(|input| body.extend_from_slice(input.text.as_bytes()));
-        let parameters = inputs.iter().filter_map(|input| input.parameters.as_ref());
-        parameters.for_each(|json| body.extend_from_slice(json.as_bytes()));
+        let texts = inputs.iter().map(|input| &*input.text);
+        texts.for_each(|text| body.extend_from_slice(text.as_bytes()));
+        for (_, extra) in extras() {
+            let texts = inputs.iter().filter_map(extra);
+            texts.for_each(|text| body.extend_from_slice(text.as_bytes()));
+        }
     });
 }
 
@@ -163,11 +202,9 @@ impl<'a> Reader<'a> {
             b'P' => Frame::Progress(self.rest_as_text()),
             b'F' => Frame::Failed(self.complaint()?),
             b'R' => {
-                let takes_parameters = self.byte()? != 0;
-                Frame::Ready {
-                    version: self.rest_as_text(),
-                    takes_parameters,
-                }
+                let takes = Extras::of_bits(self.byte()?);
+                let version = self.rest_as_text();
+                Frame::Ready { version, takes }
             }
             b'N' => Frame::Ended {
                 number: self.number()?,
@@ -325,9 +362,11 @@ mod tests {
             Input {
                 text: "b".into(),
                 parameters: Some("{}".into()),
+                request_id: Some("r-7".into()),
             },
         ];
-        batch(&mut bytes, Half::B, 5, &inputs);
+        let takes = |bits| Extras::of_bits(bits);
+        batch(&mut bytes, Half::B, 5, &inputs, takes(1));
         let expected = [
             &[32, 0, 0, 0, b'B', 1, 5, 0, 0, 0, 2, 0, 0, 0, 1][..],
             &[2, 0, 0, 0, 1, 0, 0, 0],
@@ -335,6 +374,19 @@ mod tests {
             "éb{}".as_bytes(),
         ];
         assert_eq!(bytes, expected.concat());
+        bytes.clear();
+        batch(&mut bytes, Half::B, 5, &inputs, takes(3));
+        let expected = [
+            &[43, 0, 0, 0, b'B', 1, 5, 0, 0, 0, 2, 0, 0, 0, 3][..],
+            &[2, 0, 0, 0, 1, 0, 0, 0],
+            &[0xFF, 0xFF, 0xFF, 0xFF, 2, 0, 0, 0],
+            &[0xFF, 0xFF, 0xFF, 0xFF, 3, 0, 0, 0],
+            "éb{}r-7".as_bytes(),
+        ];
+        assert_eq!(bytes, expected.concat());
+        bytes.clear();
+        batch(&mut bytes, Half::B, 5, &inputs[..1], takes(3));
+        assert_eq!(bytes[14], 0, "what nobody has is not sent");
         bytes.clear();
         go(&mut bytes, Half::A, 5);
         assert_eq!(bytes, [6, 0, 0, 0, b'G', 0, 5, 0, 0, 0]);

@@ -130,6 +130,7 @@ impl AsFd for Link {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frame::Extras;
     use super::*;
     use crate::gpu::executor::Half;
     use crate::ticket::Input;
@@ -150,7 +151,7 @@ mod tests {
     fn a_batch_larger_than_the_kernel_takes_goes_in_parts_and_never_blocks() {
         let (mut link, other) = Link::pair().expect("a pair");
         let inputs = vec![Input::new("x".repeat(64 << 10)); 100];
-        frame::batch(link.outbox(), Half::A, 0, &inputs);
+        frame::batch(link.outbox(), Half::A, 0, &inputs, Extras::default());
         let wanted = link.outbox().clone();
         let mut got = Vec::new();
         link.flush();

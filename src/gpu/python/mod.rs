@@ -131,17 +131,11 @@ impl Python {
                     doing = text;
                     self.tell(&doing, since);
                 }
-                Some(Frame::Ready {
-                    version,
-                    takes_parameters,
-                }) => {
+                Some(Frame::Ready { version, takes }) => {
+                    self.worker()?.ready(takes);
                     let (gpu, id, took) =
                         (self.gpu, self.worker()?.id(), clock::now().since(since));
-                    let given = if takes_parameters {
-                        "inputs and parameters"
-                    } else {
-                        "inputs"
-                    };
+                    let given = takes.in_words();
                     let took = took.as_secs_f64();
                     log::info!(
                         "gpu {gpu}: worker {id} (Python {version}) started in {took:.1} s; it is given {given}"

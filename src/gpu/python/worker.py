@@ -146,79 +146,100 @@ def build(name, found, progress):
     return found
 
 
-def takes_parameters(name, function):
-    """Whether it wants the parameters of the requests too. One optional argument more is the function's own affair."""
+EXTRAS = ("parameters", "request_ids")
+
+
+def extras_of(name, function):
+    """What the function gets beside the inputs: pairs of what it is and the keyword for it, None for one by position.
+
+    Arguments called parameters and request_ids get those, wherever they stand. A second one that must be given gets the
+    parameters whatever its name is. Optional ones of other names are the function's own affair.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return False
-    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [each for each in signature.parameters.values() if each.kind in plain]
-    required = [each for each in positional if each.default is each.empty]
-    any_number = any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values())
-    by_name = [
-        each.name
-        for each in signature.parameters.values()
-        if each.kind is each.KEYWORD_ONLY and each.default is each.empty
-    ]
+        return []
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):
         raise Unfit(f"{name} is an async function: make it a plain one, def without async")
-    if not positional and not any_number:
+    known = list(signature.parameters.values())
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [each for each in known if each.kind in plain]
+    if not positional and not any(each.kind is each.VAR_POSITIONAL for each in known):
         raise Unfit(f"{name}{signature} takes no inputs: it must take one argument, the list of inputs")
-    if len(required) > 2 or by_name:
-        raise Unfit(
-            f"{name}{signature} wants more than the server has: it is called with the list of inputs, and with a "
-            "list of parameters if it takes a second argument"
-        )
-    return len(positional) > 1 and (len(required) > 1 or positional[1].name == "parameters")
+    extras, in_line = [], True
+    for each in positional[1:] + [each for each in known if each.kind is each.KEYWORD_ONLY]:
+        must = each.default is each.empty
+        what = each.name if each.name in EXTRAS else "parameters" if must and each in positional[1:2] else None
+        by_place = each.kind is each.POSITIONAL_ONLY
+        if what and what not in [other for other, _ in extras] and (in_line or not by_place):
+            extras.append((what, None if by_place else each.name))
+        elif must:
+            raise Unfit(
+                f"{name}{signature} wants more than the server has: it is called with the list of inputs, and with lists "
+                "for the arguments parameters and request_ids, if it has them"
+            )
+        else:
+            in_line = False
+    return extras
 
 
 # --- batches
 
 
 class Batch:
-    """Inputs, and their parameters if any request had some."""
+    """Inputs, and of the extras what any request has."""
 
     def __init__(self, frame):
-        self.half, self.number, count, with_parameters = struct.unpack_from("<BIIB", frame, 1)
+        self.half, self.number, self.count, sent = struct.unpack_from("<BIIB", frame, 1)
         at = 11
-        lengths = struct.unpack_from(f"<{count}I", frame, at)
-        at += 4 * count
-        kept = (NONE,) * count
-        if with_parameters:
-            kept = struct.unpack_from(f"<{count}I", frame, at)
-            at += 4 * count
-        self.inputs = []
-        for length in lengths:
-            self.inputs.append(frame[at : at + length].decode())
-            at += length
-        self.raw = []
-        for length in kept:
-            if length == NONE:
-                self.raw.append(None)
-                continue
-            self.raw.append(frame[at : at + length])
-            at += length
+        kinds = [None] + [what for bit, what in enumerate(EXTRAS) if sent >> bit & 1]
+        lengths = []
+        for _ in kinds:
+            lengths.append(struct.unpack_from(f"<{self.count}I", frame, at))
+            at += 4 * self.count
+        texts = {}
+        for what, those in zip(kinds, lengths):
+            column = texts[what] = []
+            for length in those:
+                if length == NONE:
+                    column.append(None)
+                    continue
+                column.append(frame[at : at + length].decode())
+                at += length
+        self.inputs, self.texts = texts[None], texts
 
-    def parameters(self):
-        return [{} if raw is None else json.loads(raw) for raw in self.raw]
+    def column(self, what):
+        """What each request has of an extra: a dict, or an id."""
+        column = self.texts.get(what) or [None] * self.count
+        if what == "parameters":
+            return [{} if text is None else json.loads(text) for text in column]
+        return [text or "" for text in column]
 
 
 class Runner:
     """Calls the function, and makes of what it returns what the server takes."""
 
-    def __init__(self, function, with_parameters):
-        self.function, self.with_parameters = function, with_parameters
+    def __init__(self, function, extras):
+        self.function, self.extras = function, extras
+
+    def wants(self):
+        return sum(1 << EXTRAS.index(what) for what, _ in self.extras)
+
+    def call(self, arguments):
+        # Copies, since the function may change what it is given.
+        inputs, *rest = map(list, arguments)
+        pairs = [(keyword, column) for (_, keyword), column in zip(self.extras, rest)]
+        by_place = [column for keyword, column in pairs if keyword is None]
+        return self.function(inputs, *by_place, **{keyword: column for keyword, column in pairs if keyword})
 
     def run(self, batch):
         """One output or exception for each input."""
-        arguments = [batch.inputs, batch.parameters()] if self.with_parameters else [batch.inputs]
+        arguments = [batch.inputs] + [batch.column(what) for what, _ in self.extras]
         results = [None] * len(batch.inputs)
         left = list(range(len(batch.inputs)))
         for call in range(1, CALLS_MAX + 1):
             try:
-                # Copies, since the function may change what it is given.
-                outputs = listed(self.function(*map(list, arguments)), len(left))
+                outputs = listed(self.call(arguments), len(left))
             except BaseException as error:
                 named = at_fault(error, len(left))
                 if not named or call == CALLS_MAX and len(named) < len(left):
@@ -406,7 +427,7 @@ def start(connection, target):
         progress(f"importing {target}")
         found, name = load(target)
         function = build(name, found, progress)
-        return Runner(function, takes_parameters(name, function))
+        return Runner(function, extras_of(name, function))
     except BaseException as error:
         send_error(connection, FAILED, error, advice=advice_for(error, target))
         return None
@@ -422,7 +443,7 @@ def next_batch(connection, staged):
 
 
 def serve(connection, runner, staged):
-    connection.send(READY, bytes([runner.with_parameters]), sys.version.split()[0].encode())
+    connection.send(READY, bytes([runner.wants()]), sys.version.split()[0].encode())
     while True:
         batch = next_batch(connection, staged)
         number = struct.pack("<I", batch.number)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::frame::{self, Frame};
+use super::frame::{self, Extras, Frame};
 use super::link::{KEPT_BYTES, Link};
 use super::process::Process;
 use crate::clock::{self, Time};
@@ -37,6 +37,8 @@ pub(super) struct Worker {
     /// The number of one that ended before, and of which the results are still to come.
     ended: Option<u32>,
     batches: u32,
+    /// What its function takes beside the inputs.
+    takes: Extras,
 }
 
 /// What a poll found.
@@ -78,7 +80,13 @@ impl Worker {
             running: None,
             ended: None,
             batches: 0,
+            takes: Extras::default(),
         })
+    }
+
+    /// It is ready, and its function takes these beside the inputs.
+    pub(super) fn ready(&mut self, takes: Extras) {
+        self.takes = takes;
     }
 
     /// Its process id.
@@ -99,12 +107,12 @@ impl Worker {
         let number = self.batches;
         self.staged[half.index()] = number;
         if self.running.is_some() {
-            frame::batch(self.ahead.outbox(), half, number, inputs);
+            frame::batch(self.ahead.outbox(), half, number, inputs, self.takes);
             self.ahead.flush();
             return;
         }
         self.at_hand.0.clear();
-        frame::batch(&mut self.at_hand.0, half, number, inputs);
+        frame::batch(&mut self.at_hand.0, half, number, inputs, self.takes);
         self.at_hand.1 = number;
     }
 

@@ -56,7 +56,7 @@ impl BatchId {
 
 /// The body that asks for `inputs` to be run.
 pub fn encode(id: &BatchId, inputs: &[Input]) -> Vec<u8> {
-    let length: usize = inputs.iter().map(|input| input.text.len() + 64).sum();
+    let length: usize = inputs.iter().map(|input| input.text.len() + 112).sum();
     let mut body = Vec::with_capacity(length + 128);
     body.extend_from_slice(b"{\"batch_id\":");
     put_text(&mut body, id.as_str());
@@ -73,6 +73,10 @@ pub fn encode(id: &BatchId, inputs: &[Input]) -> Vec<u8> {
             // JSON already: it was checked when it came in.
             body.extend_from_slice(b",\"parameters\":");
             body.extend_from_slice(parameters.as_bytes());
+        }
+        if let Some(known_as) = &input.request_id {
+            body.extend_from_slice(b",\"caller_request_id\":");
+            put_text(&mut body, known_as);
         }
         body.push(b'}');
     }
@@ -197,11 +201,13 @@ mod tests {
     fn a_batch_is_written_with_its_ids_and_parameters() {
         let mut with = Input::new("a\"b\n");
         with.parameters = Some("{\"max_tokens\":3}".into());
+        with.request_id = Some("req_1".into());
         let body: Value =
             serde_json::from_slice(&encode(&id(), &[Input::new("é"), with])).expect("JSON");
         let expected = json!({ "batch_id": "boot-7", "requests": [
             { "request_id": "7.0", "input": "é" },
-            { "request_id": "7.1", "input": "a\"b\n", "parameters": { "max_tokens": 3 } },
+            { "request_id": "7.1", "input": "a\"b\n", "parameters": { "max_tokens": 3 },
+              "caller_request_id": "req_1" },
         ] });
         assert_eq!(body, expected);
     }

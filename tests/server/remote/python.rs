@@ -8,20 +8,20 @@ use crate::support::{Client, Server, heavy, in_parallel, unique, wait_for};
 
 use super::{failed, server, traffic, wait_answered, wait_up};
 
-/// Upper case like the simulated executor, except for what it does not take; tells its parameters.
+/// Upper case like the simulated executor, except for what it does not take; tells its parameters and ids.
 const FUNCTION: &str = r#"
 import time
 
-def batchstring(inputs, parameters):
+def batchstring(inputs, parameters, request_ids):
     time.sleep(0.02)
     if any("poison" in text for text in inputs):
         raise ValueError("poison")
     outputs = []
-    for text, known in zip(inputs, parameters):
+    for text, known, name in zip(inputs, parameters, request_ids):
         if "rude" in text:
             outputs.append(ValueError("too rude"))
         elif text == "tell":
-            outputs.append((str(known), 7))
+            outputs.append((f"{name} {known}", 7))
         else:
             outputs.append(text.upper())
     return outputs
@@ -51,11 +51,13 @@ fn a_function_of_your_own_runs_on_workers() {
         "12",
     ];
     let mut server = server(&workers.each_ref().map(Server::listen), &flags);
-    // Parameters on their way out, tokens on their way back.
+    // Parameters and the caller's id on their way out, tokens on their way back.
     let body = r#"{"input": "tell", "parameters": {"max_tokens": 3}}"#;
-    let told =
-        Client::connect(server.listen()).request(crate::support::client::post_body("", body));
-    assert_eq!(told.output(), "{'max_tokens': 3}");
+    let told = Client::connect(server.listen()).request(crate::support::client::post_body(
+        "X-Request-Id: mine-7\r\n",
+        body,
+    ));
+    assert_eq!(told.output(), "mine-7 {'max_tokens': 3}");
     assert_eq!(told.json()["metadata"]["tokens_used"], 7);
     // One names itself, one has to be found, and the others get their answers.
     let statuses = in_parallel(12, |index| {
