@@ -69,13 +69,13 @@ impl Driver {
             .stage(self.half, std::slice::from_ref(&self.settings.canary))?;
         self.executor.launch(self.half)?;
         let outcome = self.canary_outcome(until);
+        // As of every batch: until the device is free, not until the results are here.
+        let took = clock::now().since(launched);
         if !matches!(outcome, Outcome::Busy(_)) {
             self.gpu.recorder().batch_launched(LaunchReason::Probe, 0);
         }
         match self.collected(outcome) {
-            Outcome::Done(results) if matches!(results[..], [Ok(_)]) => {
-                Ok(Ok(clock::now().since(launched)))
-            }
+            Outcome::Done(results) if matches!(results[..], [Ok(_)]) => Ok(Ok(took)),
             Outcome::Busy(again) => {
                 self.executor.check()?;
                 Ok(Err(again))
