@@ -55,7 +55,15 @@ impl Server {
     /// # Panics
     /// If it ends before its start-up screen is complete.
     pub fn start_with(arguments: &[&str]) -> Server {
-        let mut child = command(arguments).spawn().expect("the binary can be run");
+        Server::start_command(command(arguments))
+    }
+
+    /// Starts what [`command`] made and a test prepared further.
+    ///
+    /// # Panics
+    /// If it ends before its start-up screen is complete.
+    pub fn start_command(mut command: Command) -> Server {
+        let mut child = command.spawn().expect("the binary can be run");
         let (screen, log) = (Arc::new(Capture::default()), Arc::new(Capture::default()));
         let readers = vec![
             screen.follow(child.stdout.take().expect("piped")),
@@ -65,7 +73,7 @@ impl Server {
         let Some(text) = text else {
             let _ = child.kill();
             let _ = child.wait();
-            panic!("{arguments:?} did not start:\n{}", log.text());
+            panic!("{command:?} did not start:\n{}", log.text());
         };
         let listen = address_after(&text, "listening on http://").expect("on the screen");
         let admin = address_after(&text, "admin on http://");
@@ -245,12 +253,20 @@ pub fn command(arguments: &[&str]) -> Command {
 /// # Panics
 /// If it does not end.
 pub fn run(arguments: &[&str]) -> Output {
-    let mut child = command(arguments).spawn().expect("the binary can be run");
+    run_command(command(arguments))
+}
+
+/// Runs to its end what [`command`] made and a test prepared further.
+///
+/// # Panics
+/// If it does not end.
+pub fn run_command(mut command: Command) -> Output {
+    let mut child = command.spawn().expect("the binary can be run");
     let due = funicular::clock::now() + BOUND;
     while child.try_wait().expect("a child").is_none() {
         if funicular::clock::now() >= due {
             let _ = child.kill();
-            panic!("{arguments:?} does not end");
+            panic!("{command:?} does not end");
         }
         thread::park_timeout(super::LOOK_EVERY);
     }
