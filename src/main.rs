@@ -10,6 +10,7 @@ use clap::Parser;
 use crossbeam_channel::{Sender, bounded};
 use funicular::clock;
 use funicular::config::{Action, Cli, Config, Flags, Role, raise_open_files_limit};
+use funicular::gpu::python::strays;
 use funicular::screen;
 use funicular::server::Server;
 use log::LevelFilter;
@@ -29,6 +30,10 @@ fn main() -> ExitCode {
             shown.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
         Action::Check(flags, role) => with_config(flags, role, check),
+        Action::Guard => {
+            strays::guard();
+            ExitCode::SUCCESS
+        }
         Action::Serve(flags) => run(flags, Role::Server),
         Action::Devices { json } => devices(json),
         Action::Worker(flags) => run(flags, Role::Worker),

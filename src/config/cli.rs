@@ -69,6 +69,9 @@ enum Command {
     Devices(DevicesFlags),
     /// Print the version
     Version,
+    /// For this program alone: see `gpu::python::strays`
+    #[command(hide = true)]
+    Guard,
 }
 
 #[derive(Debug, Args)]
@@ -94,6 +97,8 @@ pub enum Action {
     },
     /// Print the version.
     Version,
+    /// Wait for the end of the server that started this process.
+    Guard,
 }
 
 impl Cli {
@@ -114,6 +119,7 @@ impl Cli {
             Some(Command::Check(flags)) => Action::Check(flags.after(before), Role::Server),
             Some(Command::Devices(DevicesFlags { json })) => Action::Devices { json },
             Some(Command::Version) => Action::Version,
+            Some(Command::Guard) => Action::Guard,
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::gpu::cuda::{self, Cuda, Plan};
 use crate::gpu::executor::MakeExecutor;
 use crate::gpu::faults::{Fault, Script};
 use crate::gpu::python::Python;
+use crate::gpu::python::strays::Guard;
 use crate::gpu::remote::{Remote, Target, Worker};
 use crate::gpu::simulated::Simulated;
 use crate::gpu::{Gpu, GpuSettings};
@@ -27,6 +28,8 @@ pub(super) struct Executors {
     script: Arc<Script>,
     /// The file with the kernel, if the executor is CUDA's.
     kernel: Option<Arc<Image>>,
+    /// Sees to what user code leaves behind, if the executor is Python's.
+    _guard: Option<Guard>,
 }
 
 impl Executors {
@@ -38,6 +41,7 @@ impl Executors {
         let kernel = config.executor.cuda().map(CudaConfig::image).transpose();
         Ok(Executors {
             script: Arc::new(Script::new(config.gpus, scripted(&config.executor))),
+            _guard: config.executor.python().and_then(|_| guard()),
             kernel: kernel.map_err(StartError::Kernel)?.map(Arc::new),
         })
     }
@@ -114,6 +118,18 @@ impl Core {
         let make = |_: &Arc<Gpu>| remote(&self.config, target);
         self.fleet.add(Some(target.to_string()), make)
     }
+}
+
+/// Without one the server runs as well.
+fn guard() -> Option<Guard> {
+    let started = Guard::start();
+    let problem = |error: &io::Error| {
+        log::warn!(
+            "what your batch function starts in sessions of its own would outlive a server that is killed: can't start \
+             the process that sees to it: {error}"
+        );
+    };
+    started.inspect_err(problem).ok()
 }
 
 fn scripted(executor: &ExecutorConfig) -> Vec<Fault> {

@@ -267,3 +267,53 @@ fn workers_end_with_the_server_however_it_ends() {
         assert!(all.iter().all(|pid| !is_alive(*pid)));
     }
 }
+
+/// Starts a process in a session of its own, and one that is nobody's child any more; tells their numbers.
+const STRAYS: &str = r#"
+import os, subprocess, sys
+
+def orphan():
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(write, str(os.getpid()).encode())
+            os.close(write)
+            os.execvp("sleep", ["sleep", "1000"])
+        os._exit(0)
+    os.wait()
+    os.close(write)
+    return os.read(read, 20).decode()
+
+strays = [str(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid), orphan()]
+
+def batchstring(inputs):
+    return [" ".join(strays) for _ in inputs]
+"#;
+
+#[test]
+fn what_has_left_the_workers_group_ends_with_the_worker_and_with_the_server() {
+    if !is_there("python3") {
+        return;
+    }
+    let mut server = Model::new(STRAYS).serve(1, &[]);
+    let strays = |server: &Server| {
+        let told = server.infer("who").output();
+        let pids = told.split(' ').map(|pid| pid.parse().expect("a pid"));
+        let pids: Vec<u32> = pids.collect();
+        assert!(pids.len() == 2 && pids.iter().all(|pid| is_alive(*pid)));
+        pids
+    };
+    let first = strays(&server);
+    let worker = workers(&server)[0];
+    send(worker, Signal::KILL);
+    first.iter().for_each(|pid| wait_gone(*pid));
+    wait_for("its successor", || {
+        workers(&server).iter().any(|pid| *pid != worker)
+    });
+    wait_all_ready(&mut server);
+    let second = strays(&server);
+    server.signal(Signal::KILL);
+    server.wait_exit();
+    second.iter().for_each(|pid| wait_gone(*pid));
+}

@@ -74,9 +74,12 @@ pub fn wait_all_ready(server: &mut Server) {
     });
 }
 
-/// The process ids of a server's workers.
+/// The process ids of a server's workers. Its guard is none.
 pub fn workers(server: &Server) -> Vec<u32> {
-    children(server.pid())
+    let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut all = children(server.pid());
+    all.retain(|pid| !name(pid).contains("\0guard"));
+    all
 }
 
 /// The living children of a process.

@@ -11,7 +11,7 @@ fn flags_of(arguments: &[&str]) -> Flags {
     let cli = Cli::try_parse_from([&["funicular"], arguments].concat()).expect("sound flags");
     match cli.action() {
         Action::Serve(flags) | Action::Worker(flags) | Action::Check(flags, _) => flags,
-        Action::Devices { .. } | Action::Version => panic!("takes no flags"),
+        Action::Devices { .. } | Action::Version | Action::Guard => panic!("takes no flags"),
     }
 }
 

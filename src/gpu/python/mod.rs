@@ -26,6 +26,7 @@ mod frame;
 mod link;
 mod output;
 mod process;
+pub mod strays;
 mod worker;
 
 use std::fmt;

@@ -15,6 +15,7 @@ use rustix::process::{
 };
 
 use super::output::Stream;
+use super::strays::{self, Mark};
 use crate::clock::{self, Time};
 use crate::config::PythonConfig;
 
@@ -36,6 +37,8 @@ pub(super) struct Process {
     /// Its standard error.
     pub stderr: Stream<ChildStderr>,
     ended: Option<ExitStatus>,
+    /// What it and all that it starts bear.
+    mark: Mark,
 }
 
 impl Process {
@@ -69,6 +72,8 @@ impl Process {
             .iter()
             .filter(|variable| variable.gpu.is_none_or(|only| only == gpu));
         command.envs(own.map(|variable| (&variable.name, variable.value_for(gpu))));
+        let mark = Mark::next();
+        command.env(strays::VARIABLE, mark.as_str());
         // A group of its own: killed as one, and out of the reach of a Ctrl-C in the terminal.
         command.process_group(0);
         die_with_this_thread(&mut command);
@@ -82,6 +87,7 @@ impl Process {
             stderr: Stream::new(child.stderr.take()),
             child,
             ended: None,
+            mark,
         })
     }
 
@@ -157,6 +163,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
         self.wait_ended(clock::now() + LAST_BREATH);
+        self.mark.kill_all();
     }
 }
 

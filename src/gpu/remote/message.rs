@@ -12,6 +12,11 @@ use serde::Deserialize;
 
 use crate::ticket::{Input, Output};
 
+/// 64 bits that nobody can guess, from the standard library's seed.
+pub fn random_word() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
+
 /// The ids of one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchId {
@@ -24,10 +29,7 @@ impl BatchId {
     pub fn next() -> BatchId {
         static BOOT: OnceLock<String> = OnceLock::new();
         static SERIAL: AtomicU64 = AtomicU64::new(1);
-        let boot = BOOT.get_or_init(|| {
-            let random = || RandomState::new().hash_one(std::process::id());
-            format!("{:016x}{:016x}", random(), random())
-        });
+        let boot = BOOT.get_or_init(|| format!("{:016x}{:016x}", random_word(), random_word()));
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         BatchId {
             serial,

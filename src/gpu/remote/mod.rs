@@ -37,6 +37,7 @@ use serde::Deserialize;
 
 use self::link::{Exchange, Link, Step};
 use self::message::BatchId;
+pub use self::message::random_word;
 use self::probe::Probe;
 use self::response::Response;
 pub use self::target::Target;
