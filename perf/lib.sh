@@ -27,7 +27,9 @@ cpu_us() {
     { own = $1; sub(/^.*\) /, ""); if ($2 == pid || own == pid) sum += $12 + $13 } END { print int(sum * 1000000 / tick) }'
 }
 
-wrk_run() { wrk "$@" --latency -s perf/wrk/post.lua "http://$address/" >"$work/wrk"; }
+# wrk, started by the command in `on` if there is one.
+on=()
+wrk_run() { "${on[@]}" wrk "$@" --latency -s perf/wrk/post.lua "http://$address/" >"$work/wrk"; }
 # The same, and the requests/s to file $1, the CPU time of a request in µs to $1-cost.
 wrk_cost() {
   local file=$work/$1 before after

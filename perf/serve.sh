@@ -3,8 +3,27 @@
 # one GPU at 700 requests/s, the cost of a request and of a parked connection, the gap between batches.
 #
 # Usage: perf/serve.sh [RUNS]        medians of RUNS (default 3) runs, as a Markdown table on standard output
-# Needs wrk and release builds of both binaries. Load and server share this machine.
+# Needs wrk, at least two cores and release builds of both binaries; nginx, if there, is what a plain epoll loop costs on the
+# machine of the day. Load and server share the machine.
 . "$(dirname "$0")/lib.sh"
+
+# One worker process for each core, no log, a fixed answer of the usual size. Sets pid and address as start does.
+start_nginx() {
+  cat >"$work/nginx.conf" <<EOF
+worker_processes 2; worker_cpu_affinity auto; daemon off; pid $work/nginx.pid; error_log $work/nginx.log;
+events { worker_connections 4096; }
+http {
+  access_log off; keepalive_requests 1000000000;
+  server { listen 127.0.0.1:18099 reuseport; location / {
+    return 200 '{"request_id":"req_0123456789abcdef","output":"WHAT IS THE CAPITAL OF FRANCE?","metadata":{"latency_ms":1.2,"queue_wait_ms":0.1,"tokens_used":14}}';
+  } }
+}
+EOF
+  nginx -p "$work" -c "$work/nginx.conf" &
+  pid=$!
+  address=127.0.0.1:18099
+  until curl -sf -o "$work/status" "http://$address/"; do kill -0 "$pid"; sleep 0.05; done
+}
 
 for _ in $(seq "$runs"); do
   start --log-level warn --gpus 14
@@ -40,13 +59,30 @@ for _ in $(seq "$runs"); do
 done
 row "1 GPU, 700 requests/s: p50 / p95 ms" "≤ 155 / ≤ 200" "$(median seven)"
 
+# A core for each side, and both cores for both: on two cores the second is a contest between wrk and the server.
 for _ in $(seq "$runs"); do
-  start --log-level warn --gpus 4 --sim-latency-ms 0
+  start --log-level warn --gpus 4 --sim-latency-ms 0 --cores 0-0
+  on=(taskset -c 1)
   wrk_cost zero -t1 -c400 -d10s
+  on=()
   stop
+  start --log-level warn --gpus 4 --sim-latency-ms 0
+  wrk_cost shared -t1 -c400 -d10s
+  stop
+  if command -v nginx >/dev/null; then
+    start_nginx
+    wrk_cost nginx -t1 -c400 -d10s
+    stop
+  fi
 done
-row "batches of 0 ms, 400 connections: requests/s" "≥ 100,000" "$(median zero)"
+row "batches of 0 ms, 400 connections, one acceptor core, wrk on the other: requests/s" "≥ 100,000" "$(median zero)"
 row "the same: server CPU per request, µs" "≤ 12" "$(median zero-cost)"
+row "batches of 0 ms, acceptors and wrk on both cores: requests/s" "" "$(median shared)"
+row "the same: server CPU per request, µs" "≤ 12" "$(median shared-cost)"
+if [ -s "$work/nginx" ]; then
+  row "nginx in its place, which answers with a fixed text: requests/s" "" "$(median nginx)"
+  row "the same: nginx's CPU per request, µs" "" "$(median nginx-cost)"
+fi
 
 start --log-level warn --gpus 200 --sim-latency-ms 1000 --deadline-ms 10000
 parked=$(python3 perf/parked.py "$address" "$pid" 8000)
