@@ -16,15 +16,20 @@
 //!
 //! # Limits of the library
 //! It ignores `Connection: close`, so callers must go by `Content-Length`; it can't be stopped, so the port answers
-//! until the process ends, through a drain too; its accept loop spins when the process is out of descriptors, so the
-//! data plane's connection cap must leave some; it logs every closed connection as an error under the target
-//! `may_minihttp`, which the logger must silence.
+//! until the process ends, through a drain too; it logs every closed connection as an error under the target
+//! `may_minihttp`, which the logger must silence. It bounds nothing, neither connections nor what one of them may send,
+//! ask for or leave lying, and its accept loop spins when the process is out of descriptors: `guard` does what can be
+//! done from outside.
 
 mod faults;
+pub(crate) mod guard;
+mod seat;
 mod status;
+mod traffic;
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,6 +39,7 @@ use std::time::Duration;
 use may_minihttp::{HttpService, HttpServiceFactory, Request, Response};
 use parking_lot::RwLock;
 
+use self::guard::{Guard, Place};
 use crate::clock::{self, Time};
 use crate::gpu::faults::Script;
 use crate::metrics::{Metrics, SnapshotFn};
@@ -111,7 +117,9 @@ impl Admin {
             renderer: Some(renderer),
             _reservation: reservation,
         };
+        let guard = Guard::start().map_err(|cause| AdminError::Thread { cause })?;
         let factory = Factory {
+            guard,
             shared: Arc::clone(&admin.shared),
             renderer: admin.thread(),
             faults,
@@ -251,6 +259,7 @@ fn period(asked_nanos: u64, now: Time) -> Duration {
 }
 
 struct Factory {
+    guard: Arc<Guard>,
     shared: Arc<Shared>,
     renderer: Thread,
     faults: Option<Arc<Script>>,
@@ -259,8 +268,11 @@ struct Factory {
 impl HttpServiceFactory for Factory {
     type Service = Service;
 
-    fn new_service(&self, _id: usize) -> Service {
+    fn new_service(&self, id: usize) -> Service {
+        // What the library calls the connection's id is its descriptor.
+        let descriptor = RawFd::try_from(id).expect("a descriptor");
         Service {
+            place: self.guard.enter(descriptor),
             shared: Arc::clone(&self.shared),
             renderer: self.renderer.clone(),
             faults: self.faults.clone(),
@@ -270,6 +282,7 @@ impl HttpServiceFactory for Factory {
 
 /// The handlers of one connection.
 struct Service {
+    place: Place,
     shared: Arc<Shared>,
     renderer: Thread,
     faults: Option<Arc<Script>>,
@@ -277,6 +290,10 @@ struct Service {
 
 impl HttpService for Service {
     fn call(&mut self, request: Request, response: &mut Response) -> io::Result<()> {
+        if !self.place.request() {
+            // Its connection is cut, so this goes nowhere.
+            return Ok(());
+        }
         let route = Route::of(request.method(), request.path());
         response.header("Cache-Control: no-store");
         match route {
@@ -310,6 +327,7 @@ impl HttpService for Service {
                 );
             }
         }
+        self.place.answered(response.body_mut().len());
         Ok(())
     }
 }

@@ -2,17 +2,19 @@
 
 use super::Machine;
 use super::units::grouped;
+use crate::admin::guard::CONNECTIONS_MAX;
+use crate::http::accept::REFUSALS_MAX;
 
 /// Beyond some 32,700 coroutines the spawning of one more panics with the kernel's default limits; where those are
 /// higher, this is still the most that one server has been tried with.
-const CONNECTIONS_MAX: u64 = 30_000;
+const MOST: u64 = 30_000;
 /// Every connection is one coroutine, and a coroutine's stack is two mappings: the stack and its guard page.
 const MAPS_PER_CONNECTION: u64 = 2;
 /// Mappings for everything else: libraries, thread stacks, the allocator, 512 pooled coroutine stacks.
 const MAPS_RESERVED: u64 = 4_096;
-/// Descriptors for everything else, beside those of each core and each GPU: the admin plane, logs, connections that
-/// are only accepted to be told that the server is full.
-const FILES_RESERVED: usize = 64;
+/// Descriptors for everything else, beside those of each core and each GPU: connections that are only accepted to be
+/// told that the server is full, the admin port's and one that waits there, standard streams and files.
+const FILES_RESERVED: usize = REFUSALS_MAX + CONNECTIONS_MAX + 1 + 47;
 /// A listener, an epoll set, wake-ups.
 const FILES_PER_CORE: usize = 8;
 /// Pipes to a worker process, or connections to a remote worker.
@@ -33,8 +35,8 @@ impl Room {
             .open_files
             .saturating_sub(files_reserved(cores, gpus));
         let maps = machine.memory_maps.saturating_sub(MAPS_RESERVED) / MAPS_PER_CONNECTION;
-        let connections = CONNECTIONS_MAX.min(files).min(maps);
-        let because = if connections == CONNECTIONS_MAX {
+        let connections = MOST.min(files).min(maps);
+        let because = if connections == MOST {
             "that is the most that one server takes".to_owned()
         } else if connections == files {
             let (limit, reserved) = (machine.open_files, files_reserved(cores, gpus));
@@ -84,7 +86,7 @@ mod tests {
     #[test]
     fn the_scarcest_resource_decides_and_is_named() {
         let few_files = room(1_024, 65_530);
-        assert_eq!(few_files.connections, 912);
+        assert_eq!(few_files.connections, 848);
         assert!(few_files.because.contains("ulimit -n is 1,024"));
         let few_maps = room(u64::MAX, 10_000);
         assert_eq!(few_maps.connections, 2_952);

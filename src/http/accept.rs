@@ -26,7 +26,7 @@ const ACCEPT_BACK_OFF: Duration = Duration::from_millis(50);
 const ACCEPTS_IN_A_ROW_MAX: usize = 64;
 
 /// Connections beyond the cap that are held just long enough to be told so.
-const REFUSALS_MAX: usize = 256;
+pub(crate) const REFUSALS_MAX: usize = 64;
 
 /// A listener on `addr` that shares its port with those of the other cores.
 pub fn listener(addr: SocketAddr) -> io::Result<TcpListener> {

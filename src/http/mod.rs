@@ -32,7 +32,7 @@
 //!   may take.
 //! * An idle connection costs its coroutine's stack (8.5 KiB of memory) and a few hundred bytes.
 
-mod accept;
+pub(crate) mod accept;
 mod answer;
 mod assemble;
 mod batch;

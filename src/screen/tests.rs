@@ -115,7 +115,7 @@ fn check_prints_every_setting_and_the_derived_limits() {
     let expected = r#"
 # capacity                 4,000 requests/s (4 x 100 / 100 ms)
 # acceptor cores           8
-# open files needed        20,160
+# open files needed        20,224
 # memory maps needed       44,096
 # tickets waiting, at most 196,608
 # request memory, at most  4.1 GiB

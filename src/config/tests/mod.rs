@@ -318,17 +318,17 @@ fn connections_left_to_the_server_are_lowered_and_named_ones_refused() {
         ..machine()
     };
     let lowered = resolve_on(&small, "", &[]).expect("auto fits");
-    assert_eq!(lowered.http.max_connections, 896);
+    assert_eq!(lowered.http.max_connections, 832);
     assert_eq!(
         lowered.warnings,
         [
-            "only 896 connections instead of 20,000 (ulimit -n is 1,024, of which 128 are for other uses): raise that limit"
+            "only 832 connections instead of 20,000 (ulimit -n is 1,024, of which 192 are for other uses): raise that limit"
         ]
     );
     assert_eq!(lowered.open_files_needed(), 1_024);
 
     let on = |connections| Machine {
-        open_files: connections + 128,
+        open_files: connections + 192,
         ..machine()
     };
     for (connections, warnings) in [(19_888, 0), (18_000, 0), (17_999, 1)] {
@@ -337,13 +337,13 @@ fn connections_left_to_the_server_are_lowered_and_named_ones_refused() {
         assert_eq!(config.warnings.len(), warnings, "{connections}");
     }
 
-    let exact = resolve_on(&small, "max_connections = 896", &[]).expect("896 fit");
-    assert_eq!((exact.http.max_connections, exact.warnings.len()), (896, 0));
-    let refused = resolve_on(&small, "", &["--max-connections", "897"]).expect_err("too many");
+    let exact = resolve_on(&small, "max_connections = 832", &[]).expect("832 fit");
+    assert_eq!((exact.http.max_connections, exact.warnings.len()), (832, 0));
+    let refused = resolve_on(&small, "", &["--max-connections", "833"]).expect_err("too many");
     assert_eq!(
         refused.to_string(),
-        "--max-connections: max_connections is 897; it must be from 1 to 896 here \
-         (ulimit -n is 1,024, of which 128 are for other uses), or auto"
+        "--max-connections: max_connections is 833; it must be from 1 to 832 here \
+         (ulimit -n is 1,024, of which 192 are for other uses), or auto"
     );
     assert!(resolve_on(&small, "max_connections = 0", &[]).is_err());
     assert!(resolve_on(&small, "max_connections = -5", &[]).is_err());
