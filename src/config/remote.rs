@@ -39,6 +39,8 @@ pub struct RemoteConfig {
     pub file: Option<PathBuf>,
     /// Those that it lists.
     pub listed: Vec<Target>,
+    /// Whether all are flags: then no file can change them.
+    pub are_fixed: bool,
 }
 
 impl RemoteConfig {
@@ -87,7 +89,8 @@ impl RawConfig {
     }
 
     /// Reads the file that lists workers: one URL a line, with or without a comment after a `#`. One with nothing at all in it
-    /// is refused: that is how a file looks while somebody writes it, and all workers would be sent away.
+    /// is refused: that is how a file looks while somebody writes it, and all workers would be sent away. The path is made
+    /// absolute, so that what `check` prints means the same file wherever it is saved.
     pub(super) fn with_workers_listed(mut self) -> Result<RawConfig, ConfigError> {
         let Some(file) = self.workers_file() else {
             return Ok(self);
@@ -114,6 +117,11 @@ impl RawConfig {
             })
         });
         self.listed = lines.collect();
+        if let (Some(given), Ok(absolute)) =
+            (&mut self.remote.workers_file, std::path::absolute(file))
+        {
+            given.value = absolute;
+        }
         Ok(self)
     }
 }
@@ -164,6 +172,11 @@ pub(super) fn named(raw: &RawConfig, refusals: &mut Vec<Refusal>) -> RemoteConfi
     };
     let mut remote = RemoteConfig {
         file: raw.workers_file(),
+        are_fixed: raw.workers_file().is_none()
+            && raw.workers().next().is_some()
+            && raw
+                .workers()
+                .all(|given| matches!(given.origin, Origin::Flag(_))),
         ..RemoteConfig::default()
     };
     for given in raw.workers() {

@@ -55,7 +55,13 @@ impl Server {
     pub fn reload(&self, config: &Config) {
         match self.core.reload(config) {
             Ok(changes) if changes.0.is_empty() => {
-                self.reloaded(Reload::Unchanged, "nothing has changed")
+                let remote = config.executor.remote();
+                let hint = if remote.is_some_and(|remote| remote.are_fixed) {
+                    "; workers given as --worker can't: list them in a file, see --workers-file"
+                } else {
+                    ""
+                };
+                self.reloaded(Reload::Unchanged, format_args!("nothing has changed{hint}"));
             }
             Ok(changes) => self.reloaded(Reload::Applied, &changes),
             Err(error) => self.reload_refused(&error),

@@ -171,6 +171,9 @@ fn a_file_lists_workers_one_a_line_beside_those_that_are_named() {
     let urls: Vec<String> = remote.all().map(ToString::to_string).collect();
     assert_eq!(urls, ["http://c:3", "http://a:1", "http://b:2"]);
     assert_eq!((config.gpus, config.seats), (3, 64));
+    assert!(!remote.are_fixed);
+    let flags_alone = resolve("", TWO).expect("sound");
+    assert!(flags_alone.executor.remote().expect("named").are_fixed);
     assert_eq!(config.warnings, Vec::<String>::new());
 }
 

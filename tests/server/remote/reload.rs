@@ -283,6 +283,10 @@ fn no_worker_at_all_is_a_503_and_the_next_one_is_welcome() {
     list.change(&bare, &[&next]);
     wait_up(&mut bare, 1);
     bare.infer("c").expect_output("c");
+    // One whose workers are flags says why it finds nothing new.
+    let fixed = super::server(&[next.listen()], &[]);
+    reload(&fixed);
+    fixed.wait_log("nothing has changed; workers given as --worker can't");
 }
 
 #[test]
