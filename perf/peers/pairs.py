@@ -13,6 +13,7 @@ share the machine, which should have nothing else to do.
 import argparse
 import datetime
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -144,7 +145,8 @@ def section(arguments, outcomes):
         f"{machine['cpu_model']}, {machine['cores']} cores that server and generator share; CPython "
         f"{platform.python_version()}. Batches of up to 100. CPU is that of all processes",
         f"of a server. Errors in all runs together: Funicular {errors['funicular']:,}, Mosec {errors['mosec']:,}; runs in "
-        f"which the generator was late itself: {bound} of {len(runs)}.",
+        f"which the generator was late itself: {bound} of {len(runs)}. Load average before the first run: "
+        f"{arguments.load_before:.1f}.",
         "",
         "| case | figure | goal | Funicular | Mosec | ratio |",
         "| --- | --- | --- | ---: | ---: | ---: |",
@@ -161,6 +163,10 @@ def main():
     if unknown:
         sys.exit(f"there is no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
+    arguments.load_before = os.getloadavg()[0]
+    if arguments.load_before > 0.5:
+        busy = f"the load average is {arguments.load_before:.1f}: something else runs on this machine"
+        print(f"{busy}; a starved generator, above all, makes every server look alike", file=sys.stderr)
     with installed(arguments.venv) as (python, versions):
         outcomes = {name: compare(arguments, name, python, versions) for name in names}
     (arguments.out / "pairs.json").write_text(json.dumps(outcomes, indent=1))

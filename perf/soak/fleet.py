@@ -73,15 +73,16 @@ class Fleet:
         sessions = {session for program in self.programs() for session in program.sessions}
         return processes.of_sessions(sessions)
 
-    def all_up(self):
+    def up(self):
+        """How many GPUs serve, as of a second ago at most."""
         text = processes.fetch(f"{self.server.admin}/status")
-        return text is not None and all(gpu["up"] for gpu in json.loads(text)["gpus"])
+        return sum(gpu["up"] for gpu in json.loads(text)["gpus"]) if text else 0
 
     def wait_up(self):
         """Whether every GPU served, and nothing more was about to start or end, before the time was up."""
         deadline = time.monotonic() + UP_WITHIN_S
         while time.monotonic() < deadline:
-            if self.all_up() and len(self.members()) == self.members_wanted():
+            if self.up() == self.gpus and len(self.members()) == self.members_wanted():
                 return True
             time.sleep(0.2)
         return False

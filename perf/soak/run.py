@@ -105,6 +105,9 @@ def under_load(arguments, fleet, file):
     began, samples, troubles, dice = time.monotonic(), [], {}, random.Random(arguments.seed)
 
     def trouble():
+        # Without any GPU everybody is refused, which is right and would hide what is not.
+        if fleet.up() < 2:
+            return
         kind = dice.choice(fleet.troubles)
         troubles[kind] = troubles.get(kind, 0) + 1
         fleet.trouble(kind, dice)
