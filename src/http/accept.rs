@@ -4,6 +4,11 @@
 //! connection is up to its descriptor. At the connection cap a connection is still accepted, told 503 and closed, as
 //! far as there is room even for that. Errors of `accept` (no descriptors, no memory) pass when connections close:
 //! the acceptor backs off, which on a core of coroutines means waiting on the timers, not sleeping.
+//!
+//! A listener that closes resets whoever is in its backlog then, and between the last look at the backlog and the end there
+//! is always a moment, on a busy machine a long one. So it is closed to newcomers first: from then on the kernel drops
+//! what would begin a connection (whoever tries again a second later finds another server, or none), and only those come
+//! whose handshake was under way.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +16,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 use super::Phase;
 use super::connection::Connection;
@@ -21,6 +26,9 @@ use crate::clock;
 
 /// Wait after an error of `accept`: out of descriptors or memory, which passes when connections close.
 const ACCEPT_BACK_OFF: Duration = Duration::from_millis(50);
+
+/// A handshake that was under way when a listener was closed to newcomers is over by then.
+const HANDSHAKE_MAX: Duration = Duration::from_millis(100);
 
 /// Connections accepted in one go before the core turns to the ones it has.
 const ACCEPTS_IN_A_ROW_MAX: usize = 64;
@@ -40,24 +48,47 @@ pub fn listener(addr: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// Closes `listener` to newcomers: the kernel drops segments that ask for a connection, as if they were lost. Connections
+/// that are accepted later inherit the rule, which does not concern them.
+fn close_to_newcomers(listener: &TcpListener) -> io::Result<()> {
+    use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET};
+    // The kernel runs this on the TCP header, in which byte 13 has the flags.
+    const FLAGS_AT: u32 = 13;
+    const SYN: u32 = 0x02;
+    const ACK: u32 = 0x10;
+    let step =
+        |code: u32, (then, otherwise), value| SockFilter::new(code as u16, then, otherwise, value);
+    SockRef::from(listener).attach_filter(&[
+        step(BPF_LD | BPF_B | BPF_ABS, (0, 0), FLAGS_AT),
+        step(BPF_ALU | BPF_AND | BPF_K, (0, 0), SYN | ACK),
+        step(BPF_JMP | BPF_JEQ | BPF_K, (0, 1), SYN),
+        step(BPF_RET | BPF_K, (0, 0), 0),
+        step(BPF_RET | BPF_K, (0, 0), u32::MAX),
+    ])
+}
+
 /// Takes connections off a core's listener until the listeners close.
 pub fn acceptor(core: &CoreRef, listener: Registered<TcpListener>) {
     let mut wire = Wire::new(listener);
     let mut failing = false;
+    let mut last_call = None;
     loop {
-        let pause = accept_some(core, wire.socket(), &mut failing);
-        let now = clock::now();
-        // The look at the backlog comes after the look at the phase, or a connection could slip in between.
-        if pause == Pause::UntilNews && core.shared.phase() >= Phase::Closing {
-            if accept_some(core, wire.socket(), &mut failing) == Pause::UntilNews {
-                break;
+        let closing = core.shared.phase() >= Phase::Closing;
+        if closing && last_call.is_none() {
+            if let Err(error) = close_to_newcomers(wire.socket()) {
+                log::debug!("connections that begin now may be reset: {error}");
             }
-            continue;
+            last_call = Some(clock::now() + HANDSHAKE_MAX);
         }
-        let due = match pause {
-            Pause::UntilNews => now + Duration::from_secs(3_600),
-            Pause::Breath => now,
-            Pause::BackOff => now + ACCEPT_BACK_OFF,
+        // The look at the backlog comes after the look at the clock, or a connection could slip in between.
+        let now = clock::now();
+        let pause = accept_some(core, wire.socket(), &mut failing);
+        let due = match (pause, last_call) {
+            (Pause::UntilNews, Some(end)) if now >= end => break,
+            (Pause::UntilNews, Some(end)) => end,
+            (Pause::UntilNews, None) => now + Duration::from_secs(3_600),
+            (Pause::Breath, _) => now,
+            (Pause::BackOff, _) => now + ACCEPT_BACK_OFF,
         };
         wire.wait(&core.timers, now, due);
     }
@@ -164,6 +195,7 @@ fn try_count(count: &AtomicUsize, most: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
 
     #[test]
     fn a_count_never_passes_its_bound() {
@@ -173,6 +205,29 @@ mod tests {
         assert_eq!(count.load(Relaxed), 2);
         count.fetch_sub(1, Relaxed);
         assert!(try_count(&count, 2));
+    }
+
+    #[test]
+    fn a_listener_closed_to_newcomers_gives_those_who_had_come() {
+        let listener = listener(([127, 0, 0, 1], 0).into()).expect("a free port");
+        let addr = listener.local_addr().expect("an address");
+        let mut before = TcpStream::connect(addr).expect("connect");
+        close_to_newcomers(&listener).expect("a rule that the kernel takes");
+        let late = TcpStream::connect_timeout(&addr, Duration::from_millis(50));
+        let error = late.expect_err("nobody answers");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        let (mut accepted, peer) = listener.accept().expect("who had come");
+        assert_eq!(peer, before.local_addr().expect("an address"));
+        // The rule is no hindrance to what it let through.
+        before.write_all(b"asked").expect("written");
+        let mut text = [0; 5];
+        accepted.read_exact(&mut text).expect("read");
+        accepted.write_all(&text).expect("written");
+        before.read_exact(&mut text).expect("read");
+        assert_eq!(&text, b"asked");
+        listener.set_nonblocking(true).expect("non-blocking");
+        let none = listener.accept().expect_err("nobody else");
+        assert_eq!(none.kind(), ErrorKind::WouldBlock);
     }
 
     #[test]
