@@ -138,6 +138,20 @@ impl Connection {
         Written::All
     }
 
+    /// Whether the server has closed an idle connection, though no event has told yet. Clients that keep connections look
+    /// before they use one again.
+    pub fn was_left(&self) -> bool {
+        let Some(socket) = &self.socket else {
+            return true;
+        };
+        let flags = net::RecvFlags::PEEK | net::RecvFlags::DONTWAIT;
+        match net::recv(socket, &mut [0_u8], flags) {
+            Ok((_, length)) => length == 0,
+            Err(Errno::AGAIN | Errno::INTR) => false,
+            Err(_) => true,
+        }
+    }
+
     /// Reads once into `buffer`; `Ok(0)` is the end, [`Errno::AGAIN`] nothing more for now.
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let Some(socket) = &self.socket else {

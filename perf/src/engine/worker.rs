@@ -235,6 +235,9 @@ impl<'j> Worker<'j> {
         let connection = &mut self.connections[id as usize];
         connection.generation = connection.generation.wrapping_add(1);
         connection.request = Some(request);
+        if connection.state == State::Open && connection.was_left() {
+            connection.close();
+        }
         connection.clear();
         self.writer.write(
             &self.job.traffic,
