@@ -170,7 +170,8 @@ pub fn warnings(raw: &RawConfig, config: &Config, room: &Room) -> Vec<String> {
         }),
         admin_exposed.map(|admin| {
             format!(
-                "the admin port is open beyond this machine on {admin} and asks nobody who they are"
+                "the admin port is open beyond this machine on {admin} and asks nobody who they are: keep it on a \
+                 private address (--admin)"
             )
         }),
         lowered.then(|| {

@@ -16,7 +16,7 @@ const BIN: &str = "python3";
 /// The Python executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PythonConfig {
-    /// The batch function: `file.py:function` or `package.module:function`. Without `:function` it is `batchstring`.
+    /// The batch function: `file.py:function` or `package.module:function`. A file alone means its `batchstring`.
     pub target: String,
     /// The interpreter, or `auto`.
     pub bin: PathBuf,
@@ -66,6 +66,13 @@ pub fn file_of(target: &str) -> Option<&Path> {
         _ => target,
     };
     (place.ends_with(".py") || place.contains('/')).then(|| Path::new(place))
+}
+
+/// Whether `target` says where to look but not for what: only a file can leave that out.
+pub fn is_nameless(target: &str) -> bool {
+    let named = target.rsplit_once(':');
+    !target.ends_with(".py")
+        && named.is_none_or(|(place, name)| place.is_empty() || name.is_empty())
 }
 
 /// An environment variable for workers.
@@ -180,6 +187,29 @@ mod tests {
         ];
         for (target, file) in cases {
             assert_eq!(file_of(target), file.map(Path::new), "{target}");
+        }
+    }
+
+    #[test]
+    fn only_a_file_may_leave_its_function_out() {
+        for sound in [
+            "model.py",
+            "a:b/model.py",
+            "model.py:f",
+            "m:f",
+            "bin/model:C.f",
+        ] {
+            assert!(!is_nameless(sound), "{sound}");
+        }
+        for nameless in [
+            "package.module",
+            "model",
+            "folder/",
+            ":f",
+            "m:",
+            "model.py:",
+        ] {
+            assert!(is_nameless(nameless), "{nameless}");
         }
     }
 

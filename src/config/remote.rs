@@ -99,9 +99,16 @@ impl RawConfig {
             let place = self.place(origin(&self.remote.workers_file));
             ConfigError::Refused(vec![Refusal { place, problem }])
         };
-        let text = std::fs::read_to_string(&file).map_err(|cause| {
+        let bytes = std::fs::read(&file).map_err(|cause| {
             refused(format!(
                 "can't read the workers in {}: {cause}",
+                file.display()
+            ))
+        })?;
+        let text = String::from_utf8(bytes).map_err(|_| {
+            let advice = "it must be a text in UTF-8, one URL a line";
+            refused(format!(
+                "can't read the workers in {}: {advice}",
                 file.display()
             ))
         })?;
@@ -233,8 +240,9 @@ pub(super) fn contradiction(raw: &RawConfig, config: &Config) -> Option<(Vec<Ori
     match (&config.executor, config.role) {
         (ExecutorConfig::Remote(remote), Role::Server) if remote.count() != gpus => {
             let workers = counted(remote.count() as u64, "worker");
+            let be = if remote.count() == 1 { "is" } else { "are" };
             let problem = format!(
-                "gpus is {gpus}, but there are {workers}, each of which is a GPU: leave gpus out"
+                "gpus is {gpus}, but there {be} {workers}, each of which is a GPU: leave gpus out"
             );
             Some((places(first.unwrap_or(Origin::Default)), problem))
         }
@@ -275,11 +283,27 @@ pub(super) fn warning(raw: &RawConfig, config: &Config) -> Option<String> {
                 .to_owned(),
         ),
         ExecutorConfig::Remote(_) => None,
-        other => is_named.then(|| {
-            let executor = other.name();
-            format!("remote.workers get no batches, since the executor is {executor}")
-        }),
+        other if is_named => Some(format!(
+            "remote.workers get no batches, since the executor is {}",
+            other.name()
+        )),
+        other => without_workers(raw, config.role, other.name()),
     }
+}
+
+/// A flag that is about workers, where there are none. Files often name every setting.
+fn without_workers(raw: &RawConfig, role: Role, executor: &str) -> Option<String> {
+    let all = [
+        origin(&raw.remote.workers_max),
+        origin(&raw.remote.secret_file),
+    ];
+    let typed = all.into_iter().find_map(|origin| match origin {
+        Origin::Flag(flag) if role == Role::Server => Some(flag),
+        _ => None,
+    })?;
+    Some(format!(
+        "{typed} has no effect, since the executor is {executor}: name workers with --worker or --workers-file"
+    ))
 }
 
 fn exposed(listen: &SocketAddr) -> String {

@@ -8,7 +8,11 @@ pub fn explained(line: &str, message: &str) -> String {
     if let Some(name) = without_value(line) {
         return format!("{name} has no value: write {name} = and its value");
     }
-    message.trim_end().replace('\n', ", ")
+    let message = message.trim_end().replace('\n', ", ");
+    message.replace(
+        "expected a sequence",
+        "expected a list: write it in brackets, [ ]",
+    )
 }
 
 /// The name in a line such as `gpus =`, with or without a comment.

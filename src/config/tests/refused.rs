@@ -75,7 +75,7 @@ const OUT_OF_RANGE: &[(&str, &str)] = &[
     ),
     (
         "[simulated]\nfaults = [\n'kind=lost',\n'kind=melt']",
-        "f.toml:4: simulated.faults can't hold \"kind=melt\": kind=melt: lost, hang, block, slow, raise",
+        "f.toml:4: simulated.faults can't hold \"kind=melt\": kind is one of lost, hang, block, slow, raise",
     ),
     (
         "model = ''",
@@ -202,7 +202,7 @@ const OF_THE_WRONG_KIND: &[(&str, &str)] = &[
     ),
     (
         "[simulated]\nfaults = 'kind=lost'",
-        "f.toml:2: invalid type: string \"kind=lost\", expected a sequence",
+        "f.toml:2: invalid type: string \"kind=lost\", expected a list: write it in brackets, [ ]",
     ),
     (
         "[simulated]\nfaults_admin = 1",
@@ -211,6 +211,10 @@ const OF_THE_WRONG_KIND: &[(&str, &str)] = &[
     (
         "batch = 3",
         "f.toml:1: invalid type: integer `3`, expected a table: write [batch] on a line of its own",
+    ),
+    (
+        "[python]\ntarget = 'package.module'",
+        "f.toml:2: python.target is \"package.module\", which names no function: write file.py:function or",
     ),
     ("gpus = 1\ngpus = 2", "f.toml:2: duplicate key"),
     ("gpus 4", "f.toml:1: "),

@@ -269,3 +269,17 @@ fn what_needs_a_restart_is_told_from_what_does_not() {
     );
     assert_eq!(told, ["canary", "batch.batch_max", "remote.workers_max"]);
 }
+
+#[test]
+fn flags_about_workers_without_workers_are_warned_of() {
+    for flags in [["--workers-max", "9"], ["--worker-secret-file", "f"]] {
+        let warnings = resolve("", &flags).expect("legal").warnings;
+        let said = format!(
+            "{} has no effect, since the executor is simulated: name workers with --worker or --workers-file",
+            flags[0]
+        );
+        assert_eq!(warnings, [said]);
+    }
+    let named = resolve("", &["--worker", "http://a:1", "--workers-max", "9"]);
+    assert_eq!(named.expect("legal").warnings, [""; 0]);
+}

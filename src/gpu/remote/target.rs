@@ -67,6 +67,9 @@ impl FromStr for Target {
             }
             _ => return Err(wrong("does not begin with http://")),
         };
+        if text.contains(char::is_whitespace) {
+            return Err(wrong("holds a space: is it more than one URL?"));
+        }
         let (authority, path) = rest
             .find('/')
             .map_or((rest, ""), |slash| rest.split_at(slash));
@@ -78,11 +81,14 @@ impl FromStr for Target {
             .and_then(|host| host.strip_suffix(']'))
             .unwrap_or(host);
         let in_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:".contains(&byte);
-        if host.is_empty() || !host.bytes().all(in_host) {
+        if host.is_empty() {
             return Err(wrong("has no host"));
         }
+        if !host.bytes().all(in_host) {
+            return Err(wrong("has a host that is neither a name nor an address"));
+        }
         let port = port.parse().ok().filter(|port| *port > 0);
-        let port = port.ok_or_else(|| wrong("has no port"))?;
+        let port = port.ok_or_else(|| wrong("has a port that is no number from 1 to 65535"))?;
         let in_path = |byte: u8| byte.is_ascii_graphic() && !b"?#".contains(&byte);
         if !path.bytes().all(in_path) {
             return Err(wrong("has a path that can't be one"));
@@ -123,6 +129,21 @@ mod tests {
             target("http://127.0.0.1:7").resolve().expect("numeric"),
             [([127, 0, 0, 1], 7).into()]
         );
+    }
+
+    #[test]
+    fn the_refusal_says_what_is_wrong() {
+        for (text, problem) in [
+            ("http://h", "has no port"),
+            ("http://h:65536", "no number from 1 to 65535"),
+            ("http://h:0", "no number from 1 to 65535"),
+            ("http://a:1 http://b:1", "more than one URL?"),
+            ("http://u@h:1", "neither a name nor an address"),
+            ("http://:1", "has no host"),
+        ] {
+            let refused = text.parse::<Target>().expect_err(text);
+            assert!(refused.contains(problem), "{text:?}: {refused}");
+        }
     }
 
     #[test]
