@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(taken.to_string(), "kind=hang,gpu=1,batch=20,ms=0");
         for (line, reason) in [
             ("", "needs kind="),
-            ("kind=sulk", "kind=sulk"),
+            ("kind=sulk", "not \"sulk\""),
             ("kind=lost&gpu=2", "the last GPU is number 1"),
             ("kind=lost&gpus=1", "no key"),
         ] {

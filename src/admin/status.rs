@@ -102,7 +102,8 @@ fn gpu_status(gpu: &GpuSnapshot, now: Time) -> Gpu<'_> {
 fn rounded(number: f64) -> f64 {
     let thousandths = (number * 1e3).round();
     if thousandths.abs() < 1e15 {
-        thousandths / 1e3
+        // No sum of nothing is shown as -0.
+        thousandths / 1e3 + 0.0
     } else {
         number
     }

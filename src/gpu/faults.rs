@@ -74,7 +74,7 @@ pub enum FaultError {
     #[error("{0:?} is no key of a fault; the keys are {keys}", keys = KEYS.join(", "))]
     UnknownKey(String),
     /// A value that its key does not take.
-    #[error("{key}={value}: {wanted}")]
+    #[error("{key} is {wanted}, not {value:?}")]
     BadValue {
         /// The key.
         key: &'static str,
@@ -171,7 +171,7 @@ impl Raw {
                 return Err(FaultError::BadValue {
                     key: "kind",
                     value: other.to_owned(),
-                    wanted: KINDS.join(", ").into(),
+                    wanted: format!("one of {}", KINDS.join(", ")).into(),
                 });
             }
         })
@@ -503,7 +503,7 @@ mod tests {
         for (line, says) in [
             ("", "needs kind"),
             ("gpu=1", "needs kind"),
-            ("kind=explode", "lost, hang"),
+            ("kind=explode", "kind is one of lost, hang"),
             ("kind", "not key=value"),
             ("kind=lost,gpu=one", "number of a GPU"),
             ("kind=lost,batch=0", "1 or more"),
@@ -518,7 +518,7 @@ mod tests {
                 "write \"kind=slow,factor=3,gpu=1\"",
             ),
             ("gpu=1 kind=hang ms=5", "write \"gpu=1,kind=hang,ms=5\""),
-            ("kind=hang of all", "kind=hang of all: lost, hang"),
+            ("kind=hang of all", "panic, clear, not \"hang of all\""),
         ] {
             let error = line.parse::<Fault>().expect_err(line).to_string();
             assert!(error.contains(says), "{line}: {error}");

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use crate::clock::{self, Time};
+use crate::config::units::counted;
 use crate::gpu::executor::{Half, Lost, Outcome};
 use crate::gpu::health::State;
 use crate::gpu::{Driver, Trouble};
 use crate::metrics::labels::LaunchReason;
+use crate::ticket::Output;
 
 /// Longest time that a canary may take unless the batch time-out is longer: first batches are slow.
 const CANARY_MAX: Duration = Duration::from_secs(60);
@@ -80,15 +82,14 @@ impl Driver {
                 self.executor.check()?;
                 Ok(Err(again))
             }
-            Outcome::Done(results) => {
-                Err(Lost(format!("its canary came back wrong: {results:?}")).into())
-            }
+            Outcome::Done(results) => Err(self.canary_raised(&complaint(&results)).into()),
             Outcome::Raised(message) => Err(self.canary_raised(&message).into()),
             Outcome::Lost(lost) => Err(lost.into()),
             Outcome::Pending | Outcome::Ended => Err(Trouble::TimedOut(until.since(launched))),
         }
     }
 
+    /// The batch function failed on the canary, in the words of `message`.
     fn canary_raised(&self, message: &str) -> Lost {
         let canary = &self.settings.canary.text;
         Lost(format!(
@@ -134,5 +135,16 @@ impl Driver {
             canary_took.as_secs_f64() * 1e3
         );
         Ok(())
+    }
+}
+
+/// What is wrong with the results of a canary that was not answered with one output.
+fn complaint(results: &[Result<Output, String>]) -> String {
+    match results {
+        [Err(message)] => message.clone(),
+        _ => {
+            let outputs = counted(results.len() as u64, "output");
+            format!("it gave {outputs} for 1 input")
+        }
     }
 }

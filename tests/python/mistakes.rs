@@ -212,7 +212,7 @@ const AT_START: &[Mistake] = &[
     Mistake::new(
         "one output too many",
         "def batchstring(inputs):\n    return ['x'] * (len(inputs) + 1)\n",
-        &["2 outputs for 1 inputs"],
+        &["2 outputs for 1 input"],
     ),
     Mistake::new(
         "vectors returned",

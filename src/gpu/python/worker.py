@@ -278,8 +278,12 @@ def listed(outputs, count):
         raise Unfit(f"the batch function returned a {kind} instead of a list with one string for each input")
     outputs = outputs if isinstance(outputs, (list, tuple)) else list(outputs)
     if len(outputs) != count:
-        raise Unfit(f"the batch function returned {len(outputs)} outputs for {count} inputs")
+        raise Unfit(f"the batch function returned {counted(len(outputs), 'output')} for {counted(count, 'input')}")
     return outputs
+
+
+def counted(number, thing):
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def encode(results):
@@ -320,7 +324,9 @@ def encode_one(result):
             return encode_text(text, TEXT_AND_TOKENS, used)
         return REJECTED, b"the batch function's tokens_used for this input is no whole number, 0 or more", 0
     kind = type(result).__name__
-    return REJECTED, f"the batch function returned a value of the type {kind} for this input, not a string".encode(), 0
+    problem = f"the batch function returned a value of the type {kind} for this input, not a string"
+    advice = "; with token counts it is a pair, (output, tokens_used)" if kind == "tuple" else ""
+    return REJECTED, f"{problem}{advice}".encode(), 0
 
 
 def encode_text(text, kind, used):

@@ -158,9 +158,7 @@ impl Remote {
             200 => Outcome::Done(message::decode(&run.id, run.inputs, &response.body)?),
             413 | 422 => Outcome::Raised(detail()),
             503 => self.turned_away(response),
-            401 | 403 => {
-                Outcome::Lost(self.lost(format!("it does not take our secret: {}", detail())))
-            }
+            401 | 403 => Outcome::Lost(self.lost(self.unwelcome(&detail()))),
             404 | 405 => {
                 let why = format!("it does not serve POST {BATCH_PATH}: {}", detail());
                 Outcome::Lost(self.lost(why))
@@ -169,10 +167,23 @@ impl Remote {
         })
     }
 
+    /// What to do about a worker that does not take our secret; `detail` is what it says itself.
+    fn unwelcome(&self, detail: &str) -> String {
+        let advice = match self.worker.secret {
+            Some(_) => {
+                "it does not take our secret: the one here and the one there must be the same"
+            }
+            None => {
+                "it wants a secret, and there is none here: name its file with --worker-secret-file"
+            }
+        };
+        format!("{advice} (it says: {detail})")
+    }
+
     fn turned_away(&mut self, response: &Response) -> Outcome {
         let problem = Problem::of(response);
         if matches!(problem.reason.as_deref(), Some("no_gpu" | "draining")) {
-            self.out_of_service = Some(detail(response));
+            self.out_of_service = Some(format!("it takes no batch: {}", detail(response)));
             return Outcome::Busy(Duration::ZERO);
         }
         let asked = problem.retry_after_ms.map(Duration::from_millis);
