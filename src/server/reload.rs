@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::{Core, Server};
+use crate::config::keys::{self, Key};
 use crate::config::units::counted;
-use crate::config::{Config, Identity, keys};
+use crate::config::{Config, Identity};
 use crate::gpu::remote::Target;
 use crate::keys::KeysError;
 use crate::metrics::labels::Reload;
@@ -25,8 +26,9 @@ pub enum ReloadError {
     },
     /// More workers than there are seats.
     #[error(
-        "it names {wanted}, but there is room for {seats}: start again with a larger {}",
-        keys::REMOTE_WORKERS_MAX
+        "it names {wanted}, and {} is {seats}: name fewer, or start again with a larger {}",
+        keys::REMOTE_WORKERS_MAX,
+        keys::REMOTE_WORKERS_MAX.flag
     )]
     NoRoom {
         /// How many it names, in words.
@@ -41,11 +43,20 @@ pub enum ReloadError {
 
 /// What a reload has changed, for the log.
 #[derive(Debug, Default)]
-struct Changes(Vec<String>);
+struct Changes {
+    /// What holds now.
+    done: Vec<String>,
+    /// The settings that wait for a restart.
+    waiting: Vec<Key>,
+}
 
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("; "))
+        match (&self.done[..], &self.waiting[..]) {
+            ([], []) => f.write_str("nothing has changed"),
+            ([], _) => f.write_str("nothing has changed that can without a restart"),
+            (done, _) => f.write_str(&done.join("; ")),
+        }
     }
 }
 
@@ -54,14 +65,14 @@ impl Server {
     /// log what that was, and which other settings have changed and wait for a restart.
     pub fn reload(&self, config: &Config) {
         match self.core.reload(config) {
-            Ok(changes) if changes.0.is_empty() => {
+            Ok(changes) if changes.done.is_empty() => {
                 let remote = config.executor.remote();
                 let hint = if remote.is_some_and(|remote| remote.are_fixed) {
                     "; workers given as --worker can't: list them in a file, see --workers-file"
                 } else {
                     ""
                 };
-                self.reloaded(Reload::Unchanged, format_args!("nothing has changed{hint}"));
+                self.reloaded(Reload::Unchanged, format_args!("{changes}{hint}"));
             }
             Ok(changes) => self.reloaded(Reload::Applied, &changes),
             Err(error) => self.reload_refused(&error),
@@ -95,13 +106,13 @@ impl Core {
         let workers = self.workers_of(config)?;
         // Nothing may fail from here on.
         let mut changes = Changes::default();
-        changes.0.extend(self.reload_keys(config)?);
+        changes.done.extend(self.reload_keys(config)?);
         if let Some(workers) = workers {
-            changes.0.extend(self.want(workers));
+            changes.done.extend(self.want(workers));
         }
-        let waiting = screen::changed(&self.config, config);
-        if !waiting.is_empty() {
-            let names: Vec<String> = waiting.iter().map(ToString::to_string).collect();
+        changes.waiting = screen::changed(&self.config, config);
+        if !changes.waiting.is_empty() {
+            let names: Vec<String> = changes.waiting.iter().map(ToString::to_string).collect();
             log::warn!(
                 "changed in the configuration, and needs a restart to hold: {}",
                 names.join(", ")
