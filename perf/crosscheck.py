@@ -24,10 +24,10 @@ RATE = 190  # All tools hold it: 20 callers on 100 ms make 200 a second.
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=6)
-    parser.add_argument("--realtime", action="store_true")
-    parser.add_argument("--build", type=Path, default=ROOT / "target" / "release")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each tool is run (default: 5)")
+    parser.add_argument("--seconds", type=int, default=6, help="length of a run (default: 6)")
+    parser.add_argument("--realtime", action="store_true", help="server and tools at real-time priority (as root)")
+    parser.add_argument("--build", type=Path, default=ROOT / "target" / "release", help="folder with the release build")
     options = parser.parse_args()
     priority = ["chrt", "-f", "10"] if options.realtime else []
     server = subprocess.Popen(

@@ -42,6 +42,8 @@ def answers(sockets):
 
 
 def main():
+    if len(sys.argv) not in (3, 4) or not all(word.isdigit() for word in sys.argv[2:]):
+        sys.exit(__doc__)
     host, _, port = sys.argv[1].rpartition(":")
     pid, count = int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 8000
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

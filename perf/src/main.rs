@@ -256,7 +256,7 @@ fn all_scenarios(arguments: &AllScenarios) -> anyhow::Result<ExitCode> {
     if let Some(page) = &results_page {
         anyhow::ensure!(
             page.exists(),
-            "{} is not there to be rewritten",
+            "{} is not there to be rewritten; run this in the repository, or name a page with --results",
             page.display()
         );
     }

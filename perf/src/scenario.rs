@@ -82,6 +82,16 @@ pub enum ScenarioError {
         /// Why.
         source: std::io::Error,
     },
+    /// The folder of all scenarios can't be read.
+    #[error(
+        "cannot read the scenarios in {path}; run this in the repository, or name their folder with --dir"
+    )]
+    Folder {
+        /// The folder.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The file is no scenario.
     #[error("{path} is no scenario")]
     Parse {
@@ -187,7 +197,7 @@ impl Scenario {
     /// # Errors
     /// As [`Scenario::read`].
     pub fn read_all(directory: &Path) -> Result<Vec<Scenario>, ScenarioError> {
-        let failed = |source| ScenarioError::Read {
+        let failed = |source| ScenarioError::Folder {
             path: directory.display().to_string(),
             source,
         };

@@ -132,7 +132,7 @@ pub enum ConditionError {
     #[error("`{0}` is no value for this metric: it needs a unit, as in {0}ms")]
     Unit(String),
     /// The run has no such tier.
-    #[error("the run has no tier `{0}`")]
+    #[error("the run has no tier `{0}`: add it to --tiers")]
     Tier(String),
 }
 
