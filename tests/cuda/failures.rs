@@ -1,5 +1,9 @@
 //! What goes wrong on a device under traffic: whoever had nothing to do with it must not notice, and the device comes back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
 use crate::journal::{Journal, Operation};
 use crate::machine::{Machine, gpus_up, wait_all_up};
 use crate::support::traffic::{failed, traffic, wait_answered};
@@ -29,6 +33,14 @@ fn under_traffic(server: &Server, trouble: impl FnOnce()) {
         wait_answered(server, CALLERS);
     });
     assert_eq!(failed(&statuses), 0, "of {}", statuses.len());
+}
+
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// How many contexts of a device were given back.
@@ -198,6 +210,60 @@ fn slow_copies_and_late_results_get_nobody_a_wrong_answer() {
         }
     });
     assert_eq!(gpus_up(&server), [true]);
+}
+
+#[test]
+fn a_batch_that_boards_again_does_not_disturb_the_copy_of_the_time_before() {
+    let Some(machine) = Machine::new(1) else {
+        return;
+    };
+    let _alone = heavy();
+    let further = ["--default-tier", "paid", "--target-latency-ms", "60000"];
+    let server = machine.serve(&[&FLAGS[..8], &further].concat());
+    let uploads = |journal: &Journal| {
+        let operations = journal.operations();
+        let count = |kind| operations.iter().filter(|each| each.kind == kind).count();
+        (count("h2d"), count("kernel"))
+    };
+    let over = AtomicBool::new(false);
+    let overtake = || {
+        let mut client = server.connect();
+        // Spread over a batch's time.
+        for pause in (0..).map(|round| Duration::from_millis(round * 37 % 150)) {
+            if over.load(Ordering::Relaxed) {
+                break;
+            }
+            let text = unique("in a hurry");
+            let response = client.infer_with("X-Tier: enterprise\r\n", &text);
+            if response.status == 200 {
+                response.expect_output(&text);
+            }
+            thread::park_timeout(pause);
+        }
+    };
+    let slow_down = || {
+        machine.tell("slow 0 h2d 100000");
+        // Now and then a kernel takes so much longer than the one before that whoever boarded behind it gets off again.
+        let mut slowness = 0;
+        wait_for("some who got off", || {
+            slowness = 60_000 - slowness;
+            machine.tell(&format!("slow 0 kernel {slowness}"));
+            let (before, _) = uploads(&machine.journal());
+            machine.wait_journal("uploads", |journal| uploads(journal).0 > before + 2);
+            let (uploads, kernels) = uploads(&machine.journal());
+            uploads > kernels + 40
+        });
+    };
+    // Not all may be answered: where a machine stands still for long, such a copy is one that does not end.
+    let statuses = traffic(&server, 24, || {
+        thread::scope(|scope| {
+            // Or those who got off would board again as they were, and nobody could see a difference.
+            (0..4).for_each(|_| drop(scope.spawn(overtake)));
+            let _over = SetWhenDropped(&over);
+            slow_down();
+        });
+    });
+    assert!(failed(&statuses) < statuses.len());
 }
 
 #[test]
