@@ -56,12 +56,17 @@ impl Machine {
     /// The binary under test on this machine.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(arguments);
+        self.equip(&mut command);
+        command
+    }
+
+    /// Lets any program run on this machine.
+    pub fn equip(&self, command: &mut Command) {
         command
             .env("LD_LIBRARY_PATH", &self.library)
             .env("FAKE_CUDA_JOURNAL", self.path("journal"))
             .env("FAKE_CUDA_CONTROL", self.path("control"))
             .envs(self.environment.iter().cloned());
-        command
     }
 
     /// Runs the binary to its end.

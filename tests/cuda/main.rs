@@ -11,6 +11,7 @@ mod failures;
 mod journal;
 mod machine;
 mod order;
+mod script;
 mod standin;
 mod start;
 mod worker;
