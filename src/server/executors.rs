@@ -64,7 +64,8 @@ impl Executors {
             ExecutorConfig::Python(python) => {
                 let (python, gpu) = (python.clone(), Arc::clone(gpu));
                 let note = move |text: &str| gpu.cell().note(text);
-                Box::new(move || Box::new(Python::new(python, index, Box::new(note))))
+                let most = output_max(config);
+                Box::new(move || Box::new(Python::new(python, index, most, Box::new(note))))
             }
             ExecutorConfig::Cuda(cuda) => {
                 let plan = self.plan(config, cuda, index);
@@ -156,18 +157,21 @@ fn reset_max(config: &ExecutorConfig) -> Duration {
     start_max + CLEARING_MAX
 }
 
+/// Longest output, in bytes. What is too long for a caller is for the server to judge that sent the batch.
+fn output_max(config: &Config) -> usize {
+    match config.role {
+        Role::Worker => usize::MAX,
+        Role::Server => config.http.limits.output_max_bytes,
+    }
+}
+
 /// What GPU threads go by.
 pub(super) fn gpu_settings(config: &Config) -> GpuSettings {
     let is_worker = config.role == Role::Worker;
     GpuSettings {
         batch_timeout: config.batch_timeout,
         reset_max: reset_max(&config.executor),
-        // What is too large for a caller is for the server to judge that sent the batch.
-        output_max: if is_worker {
-            usize::MAX
-        } else {
-            config.http.limits.output_max_bytes
-        },
+        output_max: output_max(config),
         canary: Input::new(config.canary.as_str()),
         search: !is_worker,
     }

@@ -7,6 +7,7 @@ mod examples;
 mod failures;
 mod mistakes;
 mod model;
+mod oddities;
 // What other test binaries use of it is dead code in this one.
 #[allow(
     dead_code,

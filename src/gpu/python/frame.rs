@@ -6,7 +6,7 @@
 //! ```text
 //! server → worker, first socket
 //!   (no letter)  the source of worker.py
-//!   (no letter)  descriptor                              of the second socket
+//!   (no letter)  descriptor · longest output             of the second socket; in bytes
 //!   B  half u8 · number · count · extras u8 · length × count · for each of the extras: [length or NONE × count]
 //!      · texts · for each of the extras: texts           run this
 //!   G  half u8 · number                                  run what was staged there
@@ -110,9 +110,15 @@ pub(super) fn source(into: &mut Vec<u8>, text: &str) {
     framed(into, |body| body.extend_from_slice(text.as_bytes()));
 }
 
-/// Appends the frame that tells the worker which of its descriptors is the second socket.
-pub(super) fn descriptor(into: &mut Vec<u8>, descriptor: u32) {
-    framed(into, |body| put(body, descriptor));
+/// Appends the frame that tells the worker which of its descriptors is the second socket, and how long an output may be:
+/// of longer ones it sends only so much that they can be told.
+pub(super) fn terms(into: &mut Vec<u8>, descriptor: u32, output_max: usize) {
+    // No frame holds more.
+    let output_max = size(output_max.min(FRAME_BYTES_MAX));
+    framed(into, |body| {
+        put(body, descriptor);
+        put(body, output_max);
+    });
 }
 
 /// Appends the frame that holds the batch of `inputs` for a function that `takes` these extras.
@@ -391,8 +397,11 @@ mod tests {
         go(&mut bytes, Half::A, 5);
         assert_eq!(bytes, [6, 0, 0, 0, b'G', 0, 5, 0, 0, 0]);
         bytes.clear();
-        descriptor(&mut bytes, 17);
-        assert_eq!(bytes, [4, 0, 0, 0, 17, 0, 0, 0]);
+        terms(&mut bytes, 17, 258);
+        assert_eq!(bytes, [8, 0, 0, 0, 17, 0, 0, 0, 2, 1, 0, 0]);
+        bytes.clear();
+        terms(&mut bytes, 17, usize::MAX);
+        assert_eq!(bytes[8..], [0, 0, 0, 64], "as much as a frame holds");
     }
 
     #[test]

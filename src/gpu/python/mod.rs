@@ -55,6 +55,8 @@ pub type Progress = Box<dyn Fn(&str) + Send>;
 pub struct Python {
     config: PythonConfig,
     gpu: usize,
+    /// Longest output that is of use to anybody, in bytes.
+    output_max: usize,
     progress: Progress,
     complaints: Complaints,
     /// The present one, or one that is lost and has to be buried first.
@@ -78,11 +80,13 @@ impl fmt::Debug for Python {
 }
 
 impl Python {
-    /// The executor of GPU number `gpu`. Its worker is started by the first reset.
-    pub fn new(config: PythonConfig, gpu: usize, progress: Progress) -> Python {
+    /// The executor of GPU number `gpu`. Its worker is started by the first reset. Of outputs longer than `output_max`
+    /// bytes it gives only so much that they are seen to be.
+    pub fn new(config: PythonConfig, gpu: usize, output_max: usize, progress: Progress) -> Python {
         Python {
             config,
             gpu,
+            output_max,
             progress,
             complaints: Complaints::new(gpu),
             worker: None,
@@ -257,7 +261,7 @@ impl Executor for Python {
         self.bury(until.min(clock::now() + BURIAL_MAX))?;
         let limit = self.config.start_timeout;
         let due = until.min(clock::now() + limit);
-        self.worker = Some(Worker::start(&self.config, self.gpu)?);
+        self.worker = Some(Worker::start(&self.config, self.gpu, self.output_max)?);
         let ready = self.warm_up(due, limit);
         self.abandon(ready)
     }

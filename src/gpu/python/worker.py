@@ -39,15 +39,18 @@ class Unfit(Exception):
 
 
 class Connection:
-    """A socket to the server."""
+    """A socket to the server. It is this process's alone, although those that the user's code forks have it as well."""
 
     def __init__(self, descriptor):
         os.set_inheritable(descriptor, False)
+        self.owner = os.getpid()
         self.socket = socket.socket(fileno=descriptor)
         self.socket.settimeout(None)
         self.stream = self.socket.makefile("rb", 1 << 16)
 
     def send(self, kind, *parts):
+        if os.getpid() != self.owner:
+            leave(sys.exc_info()[1])
         length = struct.pack("<I", 1 + sum(map(len, parts)))
         self.socket.sendall(b"".join((length, kind, *parts)))
 
@@ -63,13 +66,13 @@ class Connection:
 
 
 def connect():
-    """The socket on which orders come and results go, and the one on which batches are staged ahead."""
+    """The socket on which orders come and results go, the one on which batches are staged ahead, and the longest output."""
     orders = Connection(os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    (descriptor,) = struct.unpack("<I", orders.receive())
-    return orders, Connection(descriptor)
+    descriptor, output_max = struct.unpack("<II", orders.receive())
+    return orders, Connection(descriptor), output_max
 
 
 # --- what is called
@@ -262,7 +265,7 @@ def at_fault(error, count):
     """The places of the inputs that the exception names in `indices`, if they make sense."""
     try:
         named = {int(index) for index in getattr(error, "indices", ())}
-    except (TypeError, ValueError):
+    except Exception:
         return set()
     return named if all(0 <= index < count for index in named) else set()
 
@@ -286,27 +289,38 @@ def counted(number, thing):
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
-def encode(results):
-    """Kinds, lengths and, if there are any, token counts; then all the texts."""
+def encode(results, most):
+    """Kinds, lengths and, if there are any, token counts; then all the texts, cut where they are longer than `most`."""
     try:
         texts = list(map(str.encode, results))
-        return [struct.pack("<I", len(texts)), bytes(len(texts)), struct.pack(f"<{len(texts)}I", *map(len, texts)), *texts]
     except (TypeError, UnicodeEncodeError):
-        return encode_each(results)
+        return encode_each(results, most)
+    lengths = list(map(len, texts))
+    if max(lengths) > most:
+        return encode_each(results, most)
+    return [struct.pack("<I", len(texts)), bytes(len(texts)), struct.pack(f"<{len(texts)}I", *lengths), *texts]
 
 
-def encode_each(results):
+def encode_each(results, most):
     kinds, texts, tokens = bytearray(), [], []
     for result in results:
-        kind, text, used = encode_one(result)
+        kind, text, used = encode_safely(result)
         kinds.append(kind)
-        texts.append(text)
+        texts.append(cut(text, most))
         tokens.append(used)
     count = len(results)
     parts = [struct.pack("<I", count), bytes(kinds), struct.pack(f"<{count}I", *map(len, texts))]
     if TEXT_AND_TOKENS in kinds:
         parts.append(struct.pack(f"<{count}Q", *tokens))
     return parts + texts
+
+
+def encode_safely(result):
+    """What an object does when it is looked at is the user's code too. It must not cost the others their answers."""
+    try:
+        return encode_one(result)
+    except BaseException as error:
+        return REJECTED, b"the batch function's output for this input can't be read: " + message_of(error), 0
 
 
 def encode_one(result):
@@ -326,16 +340,25 @@ def encode_one(result):
     kind = type(result).__name__
     problem = f"the batch function returned a value of the type {kind} for this input, not a string"
     advice = "; with token counts it is a pair, (output, tokens_used)" if kind == "tuple" else ""
-    return REJECTED, f"{problem}{advice}".encode(), 0
+    return REJECTED, f"{problem}{advice}".encode("utf-8", "backslashreplace"), 0
 
 
 def encode_text(text, kind, used):
     try:
-        return kind, text.encode(), used
+        # Not text.encode(), which may be a subclass's own.
+        return kind, str.encode(text), used
     except UnicodeEncodeError as error:
-        code, place = ord(text[error.start]), error.start
+        code, place = ord(error.object[error.start]), error.start
         problem = f"the batch function's output for this input can't be written as UTF-8: lone surrogate U+{code:04X}"
         return REJECTED, f"{problem} at position {place}".encode(), 0
+
+
+def cut(text, most):
+    """What is too long the server refuses: enough that it sees that, not so much that it runs out of memory."""
+    end = most + 1
+    while end < len(text) and text[end] & 0xC0 == 0x80:
+        end += 1
+    return text[:end]
 
 
 # --- what went wrong
@@ -417,10 +440,28 @@ class Staged:
 
 def end(error):
     """Ends the process from either thread: whatever the other one does, without a connection nobody waits for it."""
-    if isinstance(error, (EOFError, OSError)):
+    if isinstance(error, (EOFError, ConnectionError)):
         os._exit(0)
-    traceback.print_exception(type(error), error, error.__traceback__)
-    os._exit(4)
+    # Both may be the user's by now.
+    try:
+        traceback.print_exception(type(error), error, error.__traceback__, file=sys.__stderr__)
+        print(f"outside of the batch function: {message_of(error).decode()}", file=sys.__stderr__, flush=True)
+    finally:
+        os._exit(4)
+
+
+def leave(error):
+    """Ends a process that the user's code forked and that came back from it: the answer is its parent's to give."""
+    code = error.code if isinstance(error, SystemExit) else 1
+    try:
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.__stderr__)
+        if not isinstance(error, SystemExit):
+            print("a process that the batch function forked came back from it: end it with os._exit()", file=sys.__stderr__)
+        sys.stdout.flush()
+        sys.__stderr__.flush()
+    finally:
+        os._exit(code & 0xFF if isinstance(code, int) else 0 if code is None else 1)
 
 
 def start(connection, target):
@@ -448,7 +489,7 @@ def next_batch(connection, staged):
         end(error)
 
 
-def serve(connection, runner, staged):
+def serve(connection, runner, staged, output_max):
     connection.send(READY, bytes([runner.wants()]), sys.version.split()[0].encode())
     while True:
         batch = next_batch(connection, staged)
@@ -461,20 +502,23 @@ def serve(connection, runner, staged):
             if staged.halves:
                 # The order to go on is on its way back while the outputs are written.
                 connection.send(ENDED, number)
-            connection.send(DONE, number, *encode(results))
+            connection.send(DONE, number, *encode(results, output_max))
         # Not to be kept alive while the process waits for the next batch.
         batch = results = None
 
 
 def main():
-    connection, ahead = connect()
+    connection, ahead, output_max = connect()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
     faulthandler.enable()
     staged = Staged(ahead)
     runner = start(connection, sys.argv[-1])
     if runner is not None:
-        serve(connection, runner, staged)
+        try:
+            serve(connection, runner, staged, output_max)
+        except BaseException as error:
+            end(error)
     sys.stdout.flush()
     os._exit(5)
 

@@ -51,11 +51,15 @@ struct Ready {
 }
 
 impl Worker {
-    /// Starts a worker and hands it its source.
+    /// Starts a worker and hands it its source. Outputs longer than `output_max` bytes come cut, but longer than that.
     ///
     /// # Errors
     /// [`Lost`] if there is no such Python, or the system has nothing left.
-    pub(super) fn start(config: &PythonConfig, gpu: usize) -> Result<Worker, Lost> {
+    pub(super) fn start(
+        config: &PythonConfig,
+        gpu: usize,
+        output_max: usize,
+    ) -> Result<Worker, Lost> {
         let pair = || {
             Link::pair().map_err(|error| Lost(format!("can't connect a worker process: {error}")))
         };
@@ -68,7 +72,7 @@ impl Worker {
             ))
         })?;
         frame::source(link.outbox(), SOURCE);
-        frame::descriptor(link.outbox(), descriptor);
+        frame::terms(link.outbox(), descriptor, output_max);
         link.flush();
         Ok(Worker {
             gpu,
