@@ -184,6 +184,8 @@ fn start_logger(level: LevelFilter) {
         .filter_module("may_minihttp", LevelFilter::Off)
         // It reports every socket.
         .filter_module("may", level.min(LevelFilter::Warn))
+        // It takes every signal that comes while it waits for an error.
+        .filter_module("may::io::event_loop", LevelFilter::Off)
         .format_timestamp_millis()
         .init();
 }

@@ -33,6 +33,20 @@ fn a_hang_up_ends_neither_server_nor_worker() {
     server.infer("a").expect_output("a");
 }
 
+/// A wait that a signal interrupts is no error, and not to be called one in the log.
+#[test]
+fn signals_leave_no_errors_in_the_log() {
+    let _machine = light();
+    let server = Server::start(&["--sim-latency-ms", "5"]);
+    for _ in 0..10 {
+        server.signal(Signal::STOP);
+        server.signal(Signal::CONT);
+        reload(&server);
+    }
+    server.infer("a").expect_output("a");
+    assert!(!server.log().contains("ERROR"), "{}", server.log());
+}
+
 #[test]
 fn keys_are_rotated_without_a_restart() {
     let _machine = light();
