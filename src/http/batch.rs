@@ -30,6 +30,8 @@ pub struct BatchCall {
     pub inputs: Vec<Input>,
     /// Tells it from every other batch.
     pub fingerprint: [u8; 32],
+    /// Longest output that is of use to whoever sent it, in bytes.
+    pub output_max: usize,
 }
 
 impl BatchCall {
@@ -46,6 +48,7 @@ struct Body<'b> {
     batch_id: Cow<'b, str>,
     #[serde(borrow)]
     requests: Vec<Request<'b>>,
+    output_max_bytes: Option<usize>,
 }
 
 #[derive(Deserialize)]
@@ -71,12 +74,14 @@ pub fn parse_body(body: &[u8], terms: &Terms) -> Result<BatchCall, Rejection> {
         serde_json::from_str(text).map_err(|error| json_rejection(&error, (1, 0)))?;
     check(&body, terms)?;
     let fingerprint = fingerprint(&body);
+    let output_max = body.output_max_bytes.unwrap_or(usize::MAX);
     let (request_ids, inputs) = body.requests.into_iter().map(Request::take).unzip();
     Ok(BatchCall {
         id: body.batch_id.into(),
         request_ids,
         inputs,
         fingerprint,
+        output_max,
     })
 }
 
@@ -165,7 +170,8 @@ impl Request<'_> {
     }
 }
 
-/// The body that answers `batch`, whose results are `results`, in its order.
+/// The body that answers `batch`, whose results are `results`, in its order. Outputs that are too long for whoever sent the
+/// batch are cut, but still too long: it refuses those alone, where an answer of any length would make it give up on all.
 pub fn write_results(batch: &BatchCall, results: &[Result<Output, String>]) -> Vec<u8> {
     #[derive(Serialize)]
     struct Answer<'a> {
@@ -187,7 +193,7 @@ pub fn write_results(batch: &BatchCall, results: &[Result<Output, String>]) -> V
         let (output, error) = (result.as_ref().ok(), result.as_ref().err());
         Entry {
             request_id,
-            output: output.map(|output| &*output.text),
+            output: output.map(|output| cut(&output.text, batch.output_max)),
             status: if output.is_some() { "ok" } else { "error" },
             error: error.map(String::as_str),
             tokens_used: output.and_then(|output| output.tokens),
@@ -199,6 +205,11 @@ pub fn write_results(batch: &BatchCall, results: &[Result<Output, String>]) -> V
         results,
     };
     serde_json::to_vec(&answer).expect("strings and numbers always serialise")
+}
+
+/// As much of `text` as shows that it is longer than `most` bytes, if it is.
+fn cut(text: &str, most: usize) -> &str {
+    &text[..text.ceil_char_boundary(most.saturating_add(1))]
 }
 
 #[cfg(test)]
@@ -311,6 +322,28 @@ mod tests {
                 assert_ne!(of(one.clone()), of(other.clone()), "{one} and {other}");
             }
         }
+    }
+
+    #[test]
+    fn outputs_that_are_too_long_stay_too_long_and_no_more() {
+        for (text, most, left) in [
+            ("", 0, ""),
+            ("abc", 3, "abc"),
+            ("abc", 2, "abc"),
+            ("abc", 1, "ab"),
+            ("aéé", 1, "aé"),
+            ("aéé", 2, "aé"),
+            ("aéé", 3, "aéé"),
+            ("abc", usize::MAX, "abc"),
+        ] {
+            assert_eq!(cut(text, most), left, "{text} {most}");
+            assert_eq!(cut(text, most).len() > most, text.len() > most);
+        }
+        let body =
+            json!({ "batch_id": "b", "requests": [request("1", "")], "output_max_bytes": 9 });
+        assert_eq!(read(&body).expect("sound").output_max, 9);
+        let body = json!({ "batch_id": "b", "requests": [request("1", "")] });
+        assert_eq!(read(&body).expect("sound").output_max, usize::MAX);
     }
 
     #[test]

@@ -256,6 +256,7 @@ mod tests {
             request_ids: vec!["1".into(), "2".into()],
             inputs: Vec::new(),
             fingerprint: [0; 32],
+            output_max: usize::MAX,
         }
     }
 

@@ -56,12 +56,13 @@ impl BatchId {
     }
 }
 
-/// The body that asks for `inputs` to be run.
-pub fn encode(id: &BatchId, inputs: &[Input]) -> Vec<u8> {
+/// The body that asks for `inputs` to be run, and tells the worker that outputs longer than `output_max` bytes are of no use.
+pub fn encode(id: &BatchId, inputs: &[Input], output_max: usize) -> Vec<u8> {
     let length: usize = inputs.iter().map(|input| input.text.len() + 112).sum();
     let mut body = Vec::with_capacity(length + 128);
     body.extend_from_slice(b"{\"batch_id\":");
     put_text(&mut body, id.as_str());
+    body.extend_from_slice(format!(",\"output_max_bytes\":{output_max}").as_bytes());
     body.extend_from_slice(b",\"requests\":[");
     for (place, input) in inputs.iter().enumerate() {
         if place > 0 {
@@ -205,8 +206,8 @@ mod tests {
         with.parameters = Some("{\"max_tokens\":3}".into());
         with.request_id = Some("req_1".into());
         let body: Value =
-            serde_json::from_slice(&encode(&id(), &[Input::new("é"), with])).expect("JSON");
-        let expected = json!({ "batch_id": "boot-7", "requests": [
+            serde_json::from_slice(&encode(&id(), &[Input::new("é"), with], 9)).expect("JSON");
+        let expected = json!({ "batch_id": "boot-7", "output_max_bytes": 9, "requests": [
             { "request_id": "7.0", "input": "é" },
             { "request_id": "7.1", "input": "a\"b\n", "parameters": { "max_tokens": 3 },
               "caller_request_id": "req_1" },

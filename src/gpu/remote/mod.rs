@@ -250,7 +250,7 @@ impl Remote {
 impl Executor for Remote {
     fn stage(&mut self, half: Half, inputs: &[Input]) -> Result<(), Lost> {
         let id = BatchId::next();
-        let body = message::encode(&id, inputs);
+        let body = message::encode(&id, inputs, self.worker.output_max);
         let (length, name) = (body.len(), id.as_str());
         let more = format!(
             "Content-Type: application/json\r\nContent-Length: {length}\r\nX-Request-Id: {name}\r\n"

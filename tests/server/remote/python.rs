@@ -27,6 +27,26 @@ def batchstring(inputs, parameters, request_ids):
     return outputs
 "#;
 
+/// One caller's output that is longer than all of the batch's may be together: the worker cuts it, and stays in service.
+#[test]
+fn an_output_that_is_far_too_long_is_its_callers_affair() {
+    if !is_there("python3") {
+        return;
+    }
+    let _machine = heavy();
+    let source = "def batchstring(inputs):\n    return ['é' * 2_000_000 if text == 'long' else text.upper() for text in inputs]\n";
+    let model = Model::new(source);
+    let worker = worker(&model);
+    let server = server(&[worker.listen()], &["--batch-timeout-ms", "30000"]);
+    for _ in 0..2 {
+        let problem = server.infer("long").expect_problem(500);
+        let detail = problem["detail"].as_str().expect("text");
+        assert_eq!(detail, "the output is longer than 262144 bytes");
+        server.infer("a").expect_output("a");
+    }
+    assert!(!server.log().contains(" is down: "), "{}", server.log());
+}
+
 fn worker(model: &Model) -> Server {
     let target = model.target(":batchstring");
     let mut worker = Server::start_worker(&["--python", &target, "--cores", "1"]);
