@@ -15,7 +15,8 @@ use crate::admission::DefaultDeadline;
 use crate::admission::Rules;
 use crate::config::units::{bytes, counted, grouped, span};
 use crate::config::{
-    BatchConfig, Config, ExecutorConfig, Identity, PythonConfig, Role, SimulatedConfig, cores,
+    BatchConfig, Config, ExecutorConfig, Identity, PythonConfig, Role, SECRET_VARIABLE,
+    SimulatedConfig, cores,
 };
 use crate::tier::Tier;
 
@@ -77,9 +78,14 @@ fn worker_facts(config: &Config) -> Vec<(&'static str, String)> {
 }
 
 fn worker_curl(config: &Config, listen: SocketAddr) -> String {
-    let secret = match &config.secret.secret {
-        Some(_) => " -H \"Authorization: Bearer $FUNICULAR_WORKER_SECRET\"",
-        None => "",
+    let secret = match (&config.secret.secret, &config.secret.file) {
+        (None, _) => String::new(),
+        (Some(_), None) => format!(" -H \"Authorization: Bearer ${SECRET_VARIABLE}\""),
+        (Some(_), Some(file)) => {
+            let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+            let file = file.display().to_string().replace('\'', r"'\''");
+            format!(" -H \"Authorization: Bearer $(cat '{file}')\"")
+        }
     };
     let url = url(listen, crate::gpu::remote::BATCH_PATH);
     let body =

@@ -183,6 +183,8 @@ fn a_worker_with_a_secret_wants_to_see_it() {
     fs::write(&file, "s3cret\n").expect("written");
     let path = file.display().to_string();
     let worker = worker("10", &["--worker-secret-file", &path]);
+    let to_paste = format!("-H \"Authorization: Bearer $(cat '{path}')\"");
+    assert!(worker.screen().contains(&to_paste), "{}", worker.screen());
     let body = batch("b", &["a"]);
     for headers in [
         "",
