@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Parser;
 use crossbeam_channel::{Sender, bounded};
 use funicular::clock;
 use funicular::config::{Action, Cli, Config, Flags, Role, raise_open_files_limit};
@@ -24,7 +23,7 @@ const REFUSED: u8 = 2;
 const SAME_SIGNAL: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
-    match Cli::parse().action() {
+    match Cli::of_process().action() {
         Action::Version => {
             let shown = show(&format!("funicular {}\n", screen::VERSION));
             shown.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)

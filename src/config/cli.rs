@@ -12,6 +12,7 @@ use log::LevelFilter;
 
 use super::cores::{self, CoreChoice};
 use super::remote::Role;
+use super::suggest;
 use super::values::{self, AdminAddress, Auto, ExecutorKind, IdentityKind};
 use crate::tier::Tier;
 
@@ -102,6 +103,11 @@ pub enum Action {
 }
 
 impl Cli {
+    /// The command line of this process. One that makes no sense, or asks for help, ends it.
+    pub fn of_process() -> Cli {
+        Cli::try_parse().unwrap_or_else(|error| suggest::advised(error).exit())
+    }
+
     /// What is asked for. Flags mean the same before a command and after it.
     pub fn action(self) -> Action {
         let before = self.flags;

@@ -1,5 +1,7 @@
 //! The known name that a mistyped one was probably meant to be.
 
+use clap::error::{ContextKind, ContextValue};
+
 use super::keys::{self, Key};
 
 /// Names less alike than this are not worth proposing: "did you mean" is then noise.
@@ -67,9 +69,35 @@ fn proposal(key: &Key, section: &str) -> String {
     format!("did you mean {} in the table [{}]?", key.name, key.section)
 }
 
+/// With a tip for whoever takes the check of a worker for a command of its own.
+pub fn advised(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg)
+        && matches!(typed.as_str(), "check" | "worker")
+    {
+        let tip = "the settings of a worker: funicular worker --check";
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tips);
+    }
+    error
+}
+
 #[cfg(test)]
 mod tests {
-    use super::instead_of;
+    use clap::Parser;
+
+    use super::{advised, instead_of};
+    use crate::config::Cli;
+
+    #[test]
+    fn the_check_of_a_worker_is_found_from_either_side() {
+        for line in [["worker", "check"], ["check", "worker"]] {
+            let error = Cli::try_parse_from(["funicular"].into_iter().chain(line));
+            let said = advised(error.expect_err("no such argument")).to_string();
+            assert!(said.contains("funicular worker --check"), "{said}");
+        }
+        let other = advised(Cli::try_parse_from(["funicular", "--gpu"]).expect_err("no flag"));
+        assert!(other.to_string().contains("--gpus"), "{other}");
+    }
 
     #[test]
     fn a_slip_of_the_pen_finds_its_neighbour_in_the_same_table() {
