@@ -122,7 +122,7 @@ def defaults(parser, out):
     add("--perf", default=str(target / "funicular-perf"), help="the generator")
     add("--funicular", default=str(target / "funicular"), help="the server")
     add("--venv", type=pathlib.Path, help="folder for the virtual environment (default: a temporary one)")
-    add("--out", type=pathlib.Path, default=HERE.parent / "reports" / out, help="folder for the results")
+    add("--out", type=pathlib.Path, default=HERE.parent / "reports" / out, help=f"folder for the results (default: perf/reports/{out})")
     add("--results", type=pathlib.Path, help="Markdown file in which the section of these figures is rewritten")
     return add
 

@@ -44,7 +44,7 @@ def parse():
     add("--trouble-every", type=float, default=3, help="mean seconds between two troubles, 0 for none (default: 3)")
     add("--errors-max", type=float, default=0.01, help="part of the requests that may be refused (default: 0.01)")
     add("--seed", type=int, default=1, help="of the troubles and the arrivals (default: 1)")
-    add("--out", type=pathlib.Path, default=HERE.parent / "reports" / "soak", help="folder for the results")
+    add("--out", type=pathlib.Path, default=HERE.parent / "reports" / "soak", help="folder for the results (default: perf/reports/soak)")
     add("--funicular", default=str(target / "funicular"), help="the server")
     add("--perf", default=str(target / "funicular-perf"), help="the generator")
     return parser.parse_args()
