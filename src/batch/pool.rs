@@ -199,10 +199,11 @@ impl Pool {
             .filter(|gpu| gpu.activity != Activity::Down)
             .filter_map(|gpu| gpu.batch_time)
             .collect();
-        let per_second: f64 = known
+        // A sum of nothing would be -0, and shown as that.
+        let per_second = known
             .iter()
             .map(|time| self.batch_max as f64 / time.as_secs_f64())
-            .sum();
+            .fold(0.0, |sum, each| sum + each);
         let out = &self.published;
         out.healthy.store(self.healthy(), Ordering::Release);
         out.idle.store(self.idle(), Ordering::Release);
@@ -242,6 +243,8 @@ mod tests {
         assert!(pool.set(0, Activity::Down));
         assert!((pool.capacity().per_second() - 1000.0).abs() < 1e-6);
         assert_eq!((pool.capacity().healthy(), pool.capacity().idle()), (1, 1));
+        assert!(pool.set(1, Activity::Down));
+        assert_eq!(pool.capacity().per_second().to_string(), "0");
     }
 
     #[test]
