@@ -98,8 +98,8 @@ pub enum LineError {
     #[error("this sha256 already stands for the key named {0:?}")]
     Duplicate(String),
     /// No such tier.
-    #[error("{0}")]
-    Tier(#[from] crate::tier::UnknownTier),
+    #[error("{0:?}: {1}")]
+    Tier(String, crate::tier::UnknownTier),
     /// Not a rate.
     #[error("rate must be between {RATE_MIN} and {RATE_MAX} requests per second")]
     Rate,
@@ -294,7 +294,8 @@ impl RawKey {
             return Err((span, LineError::EmptyKey));
         }
         let tier = self.tier.as_ref().parse::<Tier>();
-        let tier = tier.map_err(|unknown| (self.tier.span(), unknown.into()))?;
+        let named = || self.tier.as_ref().to_owned();
+        let tier = tier.map_err(|unknown| (self.tier.span(), LineError::Tier(named(), unknown)))?;
         if self.name.as_ref().trim().is_empty() {
             return Err((self.name.span(), LineError::Name));
         }

@@ -82,7 +82,10 @@ fn mistakes_are_named_with_their_line() {
             good.clone() + &good,
             "line 7: this sha256 already stands for the key named \"acme\"",
         ),
-        (entry("acme", "tier = \"gold\""), "line 4: no such tier"),
+        (
+            entry("acme", "tier = \"gold\""),
+            "line 4: \"gold\": no such tier",
+        ),
         (
             entry("acme", "tier = \"paid\"\nrate = 0"),
             "line 5: rate must be between",

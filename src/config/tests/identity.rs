@@ -89,7 +89,7 @@ fn a_key_file_is_tried_before_the_server_starts() {
     std::fs::write(&keys, KEYS.replace("paid", "gold")).expect("written");
     let refused = load().expect_err("no such tier").to_string();
     let place = format!(
-        "{}:2: {}: line 3: no such tier",
+        "{}:2: {}: line 3: \"gold\": no such tier",
         file.display(),
         keys.display()
     );
