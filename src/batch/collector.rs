@@ -244,9 +244,9 @@ impl Collector {
         self.scheduler.lock().batch_time(gpu)
     }
 
-    /// What was measured on `gpu` no longer holds.
-    pub fn forget(&self, gpu: usize) {
-        self.scheduler.lock().forget(gpu);
+    /// A canary of `gpu` took `took`, which holds until the next batch is measured.
+    pub fn canary(&self, gpu: usize, took: Duration) {
+        self.scheduler.lock().canary(gpu, took);
     }
 
     /// Tickets whose batch was lost wait again, in the retry lane.

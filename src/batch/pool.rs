@@ -31,6 +31,8 @@ struct Gpu {
     open: bool,
     /// Decayed mean; `None` before the first batch (or canary).
     batch_time: Option<Duration>,
+    /// It was a canary that took so long, and no batch since.
+    is_canary: bool,
 }
 
 /// The pool's figures for readers outside the collector's lock: admission and the metrics. Each is exact, a set of
@@ -82,6 +84,7 @@ impl Pool {
             activity: Activity::Down,
             open: true,
             batch_time: None,
+            is_canary: false,
         };
         Pool {
             gpus: vec![down; gpus],
@@ -116,7 +119,7 @@ impl Pool {
     /// Another GPU takes the seat `gpu`: down, and nothing is known of it.
     pub fn open(&mut self, gpu: usize) {
         self.gpus[gpu].open = true;
-        self.forget(gpu);
+        self.gpus[gpu].batch_time = None;
         self.set(gpu, Activity::Down);
     }
 
@@ -141,16 +144,22 @@ impl Pool {
     /// A batch of `gpu` took `took`.
     pub fn measured(&mut self, gpu: usize, took: Duration) {
         let took = took.max(BATCH_TIME_MIN);
-        let mean = self.gpus[gpu].batch_time.map_or(took, |mean| {
+        let gpu = &mut self.gpus[gpu];
+        // The first call on a device may be a cold one, and a canary is a short input: a batch knows better at once.
+        let known = gpu.batch_time.filter(|_| !gpu.is_canary);
+        let mean = known.map_or(took, |mean| {
             mean.mul_f64(1.0 - NEWEST_WEIGHT) + took.mul_f64(NEWEST_WEIGHT)
         });
-        self.gpus[gpu].batch_time = Some(mean);
+        (gpu.batch_time, gpu.is_canary) = (Some(mean), false);
         self.publish();
     }
 
-    /// Forgets what was measured on `gpu`: it comes back from a reset and its canary counts afresh.
-    pub fn forget(&mut self, gpu: usize) {
-        self.gpus[gpu].batch_time = None;
+    /// A canary of `gpu` took `took`. That stands for a batch's time until there is one, and what was measured before no
+    /// longer holds.
+    pub fn canary(&mut self, gpu: usize, took: Duration) {
+        let gpu = &mut self.gpus[gpu];
+        (gpu.batch_time, gpu.is_canary) = (Some(took.max(BATCH_TIME_MIN)), true);
+        self.publish();
     }
 
     /// L of `gpu`: its own mean, else the pool's.
@@ -277,6 +286,19 @@ mod tests {
             pool.measured(0, 100 * MS);
         }
         assert!(pool.batch_time(0).abs_diff(100 * MS) < MS);
+    }
+
+    #[test]
+    fn a_canarys_time_holds_until_a_batch_is_measured() {
+        let mut pool = Pool::new(1, 100);
+        pool.canary(0, 3_000 * MS);
+        assert_eq!(pool.batch_time(0), 3_000 * MS);
+        pool.measured(0, 100 * MS);
+        assert_eq!(pool.batch_time(0), 100 * MS);
+        pool.measured(0, 200 * MS);
+        assert_eq!(pool.batch_time(0), 110 * MS);
+        pool.canary(0, 50 * MS);
+        assert_eq!(pool.batch_time(0), 50 * MS);
     }
 
     #[test]

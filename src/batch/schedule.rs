@@ -147,7 +147,7 @@ impl Scheduler {
         }
     }
 
-    /// A batch of `gpu` (or its canary) took `took`.
+    /// A batch of `gpu` took `took`.
     pub fn measured(&mut self, gpu: usize, took: Duration) {
         self.pool.measured(gpu, took);
         self.follow_batch_time();
@@ -161,9 +161,10 @@ impl Scheduler {
         }
     }
 
-    /// What was measured on `gpu` no longer holds.
-    pub fn forget(&mut self, gpu: usize) {
-        self.pool.forget(gpu);
+    /// A canary of `gpu` took `took`; see [`Pool::canary`].
+    pub fn canary(&mut self, gpu: usize, took: Duration) {
+        self.pool.canary(gpu, took);
+        self.follow_batch_time();
     }
 
     /// `gpu` gets no batch any more and counts as capacity no more. What it runs, it runs to the end.

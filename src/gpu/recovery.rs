@@ -117,8 +117,7 @@ impl Driver {
             // Whoever keeps it busy will be gone before the next probe is due.
             return Ok(());
         };
-        self.gpu.collector.forget(self.gpu.seat);
-        self.gpu.collector.measured(self.gpu.seat, took);
+        self.gpu.collector.canary(self.gpu.seat, took);
         Ok(())
     }
 
@@ -126,8 +125,7 @@ impl Driver {
         let gpu = &self.gpu;
         gpu.cell
             .health(self.generation, |health| health.canary_passed(clock::now()))?;
-        gpu.collector.forget(gpu.seat);
-        gpu.collector.measured(gpu.seat, canary_took);
+        gpu.collector.canary(gpu.seat, canary_took);
         self.left_waiting_at = None;
         log::info!(
             "gpu {} is ready: its canary took {:.1} ms",

@@ -59,7 +59,7 @@ const SPIN_BEFORE: Duration = Duration::from_micros(150);
 const SPIN_AFTER: Duration = Duration::from_micros(150);
 
 /// The copy of a batch that boarded and did not leave is over by then, or the device hangs.
-const COPY_MAX: Duration = Duration::from_millis(250);
+const COPY_MAX: Duration = Duration::from_millis(400);
 
 /// An idle device does what it is told within this time, or it is lost.
 const PULSE_MAX: Duration = Duration::from_secs(2);

@@ -292,9 +292,8 @@ impl World {
     }
 
     fn begin_anew(&mut self, gpu: usize, canary_took: Duration) {
-        self.rig.scheduler.forget(gpu);
-        self.gpus[gpu].mean = None;
-        self.measured(gpu, canary_took);
+        self.rig.scheduler.canary(gpu, canary_took);
+        self.gpus[gpu].canary(canary_took);
     }
 
     /// A GPU that serves from the beginning.

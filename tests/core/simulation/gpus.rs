@@ -72,6 +72,8 @@ pub struct Gpu {
     pub failures: Failures,
     /// The mean batch time in seconds, kept by hand.
     pub mean: Option<f64>,
+    /// A canary took so long, and no batch since.
+    pub is_canary: bool,
 }
 
 impl Gpu {
@@ -87,6 +89,7 @@ impl Gpu {
             suspicion: Suspicion::default(),
             failures: Failures::default(),
             mean: None,
+            is_canary: false,
         }
     }
 
@@ -143,7 +146,14 @@ impl Gpu {
 
     pub fn measured(&mut self, took: Duration) {
         let took = took.max(BATCH_TIME_MIN).as_secs_f64();
-        self.mean = Some(self.mean.map_or(took, |mean| 0.9 * mean + 0.1 * took));
+        let known = self.mean.filter(|_| !self.is_canary);
+        self.mean = Some(known.map_or(took, |mean| 0.9 * mean + 0.1 * took));
+        self.is_canary = false;
+    }
+
+    pub fn canary(&mut self, took: Duration) {
+        self.mean = Some(took.max(BATCH_TIME_MIN).as_secs_f64());
+        self.is_canary = true;
     }
 }
 
