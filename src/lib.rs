@@ -64,6 +64,7 @@ pub mod queue;
 pub mod roster;
 pub mod screen;
 pub mod server;
+pub mod sink;
 pub mod slot;
 pub mod sync;
 pub mod ticket;

@@ -1,23 +1,28 @@
 //! Arguments → configuration → server → wait for a signal → drain. SIGHUP in between has the configuration read again.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
 use crossbeam_channel::{Sender, bounded};
+use env_logger::{Target, WriteStyle};
 use funicular::clock;
 use funicular::config::{Action, Cli, Config, Flags, Role, raise_open_files_limit};
 use funicular::gpu::python::strays;
 use funicular::screen;
 use funicular::server::Server;
+use funicular::sink::{Sink, Tap};
 use log::LevelFilter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// Exit status for a configuration that is refused, as for a command line that makes no sense.
 const REFUSED: u8 = 2;
+
+/// Longest time that the end waits for the log's last lines to be read.
+const LAST_LINES_MAX: Duration = Duration::from_secs(1);
 
 /// A signal that follows another so closely is the same one: supervisors such as `timeout` signal a process and its group.
 const SAME_SIGNAL: Duration = Duration::from_millis(100);
@@ -47,6 +52,7 @@ fn served(flags: Flags, config: Config) -> ExitCode {
     match serve(flags, config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            flush_log();
             eprintln!("funicular: {error:#}");
             ExitCode::FAILURE
         }
@@ -104,10 +110,10 @@ fn show(text: &str) -> std::io::Result<()> {
 }
 
 fn serve(flags: Flags, config: Config) -> anyhow::Result<()> {
-    start_logger(config.log_level);
     // Before any thread starts, so that none of them ever gets to handle a signal by default.
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGHUP]).context("can't listen for signals")?;
+    start_logger(config.log_level).context("can't start the thread that writes the log")?;
     let server = Arc::new(Server::start(&config)?);
     let hang_ups = start_reloader(&server, flags, config.role)?;
     log::info!("ports are open; waiting for the GPUs");
@@ -135,6 +141,7 @@ fn serve(flags: Flags, config: Config) -> anyhow::Result<()> {
             Some(since) if now.since(since) < SAME_SIGNAL => continue,
             Some(_) => {
                 log::warn!("second signal: exiting at once");
+                flush_log();
                 std::process::exit(128 + signal);
             }
             None => leaving_since = Some(now),
@@ -142,6 +149,7 @@ fn serve(flags: Flags, config: Config) -> anyhow::Result<()> {
         // The main thread keeps listening for the second signal.
         spawn("drain", &server, |server| {
             server.drain();
+            flush_log();
             std::process::exit(0);
         })?;
     }
@@ -176,8 +184,27 @@ fn spawn(
     Ok(())
 }
 
-fn start_logger(level: LevelFilter) {
+/// The log's last lines, which wait for whoever reads them.
+static LOG: OnceLock<Tap> = OnceLock::new();
+
+fn flush_log() {
+    if let Some(tap) = LOG.get() {
+        tap.flush(LAST_LINES_MAX);
+    }
+}
+
+fn start_logger(level: LevelFilter) -> std::io::Result<()> {
+    let (sink, tap) = Sink::new(std::io::stderr())?;
+    LOG.get_or_init(|| tap);
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let style = if std::io::stderr().is_terminal() && !plain {
+        WriteStyle::Always
+    } else {
+        WriteStyle::Never
+    };
     env_logger::Builder::new()
+        .target(Target::Pipe(Box::new(sink)))
+        .write_style(style)
         .filter_level(level)
         // It reports every closed connection as an error.
         .filter_module("may_minihttp", LevelFilter::Off)
@@ -187,4 +214,5 @@ fn start_logger(level: LevelFilter) {
         .filter_module("may::io::event_loop", LevelFilter::Off)
         .format_timestamp_millis()
         .init();
+    Ok(())
 }

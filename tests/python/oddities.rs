@@ -1,8 +1,12 @@
 //! Functions whose outputs bite, that fork, that leave alarms behind: nobody but their own callers must notice.
 
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::model::Model;
-use crate::support::tools::is_there;
-use crate::support::{heavy, in_parallel, unique, wait_for};
+use crate::support::tools::{free_address, is_there};
+use crate::support::{Client, heavy, in_parallel, unique, wait_for};
 
 /// Outputs that are strings and tuples by name, and raise when they are looked at: their own inputs pay for that.
 #[test]
@@ -143,4 +147,37 @@ def batchstring(inputs):
     server.wait_log("is down: its worker process exited with status 4");
     server.wait_log("its last words: outside of the batch function: TimeoutError: too late");
     wait_for("its return", || server.infer("a").status == 200);
+}
+
+/// Standard error is a pipe that nobody reads, and what the function prints is more than it holds.
+#[test]
+fn a_log_that_nobody_reads_holds_nobody_up() {
+    if !is_there("python3") {
+        return;
+    }
+    let source = "def batchstring(inputs):\n    print('x' * 300_000)\n    return [text.upper() for text in inputs]\n";
+    let (model, address) = (Model::new(source), free_address());
+    let listen = address.to_string();
+    let target = model.target("");
+    let arguments = [
+        "--python", &target, "--gpus", "2", "--listen", &listen, "--admin", "off",
+    ];
+    let mut command = crate::support::server::command(&arguments);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut server = command.spawn().expect("it starts");
+    let ready = || Client::try_connect(address).is_ok_and(|mut to| to.infer("a").status == 200);
+    wait_for("the server", ready);
+    let mut client = Client::connect(address);
+    for _ in 0..20 {
+        let text = unique("unread");
+        client.infer(&text).expect_output(&text);
+    }
+    let pid = Pid::from_raw(i32::try_from(server.id()).expect("a pid")).expect("not 0");
+    kill_process(pid, Signal::TERM).expect("it is there");
+    let mut status = None;
+    wait_for("the server's end", || {
+        status = server.try_wait().expect("a child");
+        status.is_some()
+    });
+    assert!(status.expect("ended").success());
 }
