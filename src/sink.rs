@@ -2,7 +2,7 @@
 //!
 //! Whoever reads standard error may stop reading: a stalled collector, a paused terminal. Written directly, the next line
 //! would hold its thread for ever, a GPU's or an acceptor core's, and with it everybody else who logs. Here a line waits in a
-//! bounded queue. Where that is full the first one waits [`STALL_MAX`] for room; after that, lines are dropped until there is
+//! bounded queue. Where that is full the first one waits 100 ms for room; after that, lines are dropped until there is
 //! room again, and their number is told. [`Tap::flush`] is for the end of the process.
 
 use std::io::{self, Write};
