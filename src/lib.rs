@@ -32,7 +32,7 @@
 //!
 //! Around them: [`config`] and [`screen`], [`server`] which starts and ends everything, [`roster`] which
 //! changes the GPUs meanwhile where they are on other machines, [`metrics`] and [`admin`],
-//! [`port`], [`clock`], and [`sync`].
+//! [`port`], [`files`], [`clock`], and [`sync`].
 //!
 //! What is guaranteed, and where it is enforced:
 //!
@@ -53,6 +53,7 @@ pub mod admission;
 pub mod batch;
 pub mod clock;
 pub mod config;
+pub mod files;
 pub mod gate;
 pub mod gpu;
 pub mod http;

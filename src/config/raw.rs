@@ -16,6 +16,7 @@ use super::error::{ConfigError, Refusal};
 use super::remote::Role;
 use super::values::{AdminAddress, Auto, ExecutorKind, FromScalar, IdentityKind, Scalar};
 use super::{defaults, keys, slip, suggest};
+use crate::files;
 use crate::tier::Tier;
 
 /// Where a value comes from.
@@ -284,7 +285,7 @@ impl RawConfig {
             path: path.to_owned(),
             cause,
         };
-        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let text = files::read_text(path).map_err(unreadable)?;
         RawConfig::parse(path, &text)
     }
 

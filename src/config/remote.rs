@@ -1,5 +1,6 @@
 //! GPUs on other machines: where a server's workers are, what a worker does by default, and the secret they share.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -7,6 +8,7 @@ use super::raw::{Given, Origin, RawConfig, origin};
 use super::units::counted;
 use super::values::AdminAddress;
 use super::{Config, ConfigError, ExecutorConfig, Refusal, defaults, keys};
+use crate::files;
 use crate::gpu::remote::Target;
 use crate::keys::Secret;
 
@@ -99,16 +101,13 @@ impl RawConfig {
             let place = self.place(origin(&self.remote.workers_file));
             ConfigError::Refused(vec![Refusal { place, problem }])
         };
-        let bytes = std::fs::read(&file).map_err(|cause| {
+        let text = files::read_text(&file).map_err(|cause| {
+            let advice = match cause.kind() {
+                ErrorKind::InvalidData | ErrorKind::FileTooLarge => "; it must list one URL a line",
+                _ => "",
+            };
             refused(format!(
-                "can't read the workers in {}: {cause}",
-                file.display()
-            ))
-        })?;
-        let text = String::from_utf8(bytes).map_err(|_| {
-            let advice = "it must be a text in UTF-8, one URL a line";
-            refused(format!(
-                "can't read the workers in {}: {advice}",
+                "can't read the workers in {}: {cause}{advice}",
                 file.display()
             ))
         })?;

@@ -44,6 +44,7 @@ use toml::Spanned;
 
 use crate::clock::Time;
 use crate::config::slip;
+use crate::files;
 use crate::tier::Tier;
 
 use self::digest::Digest;
@@ -131,7 +132,7 @@ impl Keys {
     /// # Errors
     /// It cannot be read, or [`Keys::parse`] refuses it; the path is named.
     pub fn load(path: &Path) -> Result<Keys, KeysError> {
-        let text = std::fs::read_to_string(path).map_err(|cause| KeysError::Read {
+        let text = files::read_text(path).map_err(|cause| KeysError::Read {
             path: path.to_owned(),
             cause,
         })?;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::digest::Digest;
+use crate::files;
 
 /// A shared secret. It is never printed, and guesses at it are compared as digests, in constant time.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl Secret {
     /// # Errors
     /// It can't be read, or holds no secret; says so.
     pub fn read(path: &Path) -> Result<Secret, String> {
-        let text = std::fs::read_to_string(path)
+        let text = files::read_text(path)
             .map_err(|cause| format!("can't read the secret in {}: {cause}", path.display()))?;
         Secret::new(&text).map_err(|problem| format!("{}: {problem}", path.display()))
     }

@@ -8,6 +8,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::argument::ARGUMENT_BYTES;
+use crate::files;
+
+/// Kernels for many kinds of GPU, with tables in them, stay below this by far.
+const BYTES_MAX: u64 = 1 << 30;
 
 /// The bundled kernels, `batchstring` and `busy`.
 const BUNDLED: &str = include_str!(concat!(env!("OUT_DIR"), "/bundled.ptx"));
@@ -70,7 +74,7 @@ impl Image {
         let Some(path) = path else {
             return Image::new(None, BUNDLED.as_bytes().to_vec());
         };
-        let bytes = std::fs::read(path)
+        let bytes = files::read(path, BYTES_MAX)
             .map_err(|cause| format!("can't read the kernel {}: {cause}", path.display()))?;
         Image::new(Some(path.to_owned()), bytes)
     }

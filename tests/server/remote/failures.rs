@@ -4,7 +4,7 @@ use rustix::process::Signal;
 
 use crate::support::{Server, heavy, in_parallel, light, unique, wait_for};
 
-use super::{answered, failed, server, traffic, wait_answered, wait_up, worker};
+use super::{answered, described, failed, server, traffic, wait_answered, wait_up, worker};
 
 /// Callers of most tests here.
 const CALLERS: usize = 24;
@@ -52,7 +52,7 @@ fn a_worker_killed_in_mid_batch_costs_no_caller_an_error_and_serves_again_once_i
         });
         wait_answered(&server, 100);
     });
-    assert_eq!(failed(&statuses), 0, "of {}", statuses.len());
+    assert_eq!(failed(&statuses), 0, "{}", described(&statuses));
     victim.wait_exit();
     let address = victim.listen().to_string();
     let back = worker_at(&address);
@@ -65,7 +65,7 @@ fn a_worker_killed_in_mid_batch_costs_no_caller_an_error_and_serves_again_once_i
             server.metric("funicular_batches_total", &[("gpu", "0")]) > before + 2.0
         });
     });
-    assert_eq!(failed(&statuses), 0);
+    assert_eq!(failed(&statuses), 0, "{}", described(&statuses));
     drop((back, other));
 }
 
@@ -111,7 +111,7 @@ fn a_worker_that_stands_still_is_left_after_the_batch_time_out_and_taken_back() 
         wait_answered(&server, 50);
         workers[1].signal(Signal::CONT);
     });
-    assert_eq!(failed(&statuses), 0, "of {}", statuses.len());
+    assert_eq!(failed(&statuses), 0, "{}", described(&statuses));
     wait_up(&mut server, 2);
 }
 
@@ -127,7 +127,7 @@ fn a_worker_that_drains_costs_nobody_an_error_or_an_attempt() {
         assert!(leaver.wait_exit().success());
         wait_answered(&server, 100);
     });
-    assert_eq!(failed(&statuses), 0, "of {}", statuses.len());
+    assert_eq!(failed(&statuses), 0, "{}", described(&statuses));
     server.wait_for("the worker to be missed", |server| {
         server.metric("funicular_gpu_up", &[]) == 1.0
     });

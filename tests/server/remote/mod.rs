@@ -12,7 +12,7 @@ mod stranger;
 use std::net::SocketAddr;
 
 use crate::support::Server;
-use crate::support::traffic::{answered, failed, traffic, wait_answered};
+use crate::support::traffic::{answered, described, failed, traffic, wait_answered};
 
 /// So that neither a deadline nor admission decides anything on a machine that is busy with other tests.
 const PATIENT: [&str; 10] = [

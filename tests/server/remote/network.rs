@@ -3,7 +3,7 @@
 use crate::support::{heavy, wait_for};
 
 use super::proxy::Proxy;
-use super::{batches, failed, server, traffic, wait_answered, wait_up, worker};
+use super::{batches, described, failed, server, traffic, wait_answered, wait_up, worker};
 
 #[test]
 fn whatever_the_network_does_nobody_gets_a_wrong_answer_and_no_batch_runs_twice() {
@@ -27,7 +27,7 @@ fn whatever_the_network_does_nobody_gets_a_wrong_answer_and_no_batch_runs_twice(
     wait_up(&mut server, 2);
     // A worker that is nonsensical twice in a row is left alone for a while; with both of them that is a 503.
     let told = statuses.iter().filter(|&&status| status == 503).count();
-    assert_eq!(failed(&statuses), told, "of {}", statuses.len());
+    assert_eq!(failed(&statuses), told, "{}", described(&statuses));
     assert!(
         told * 4 < statuses.len(),
         "{told} of {} were told to come back",
@@ -65,7 +65,7 @@ fn a_connection_that_is_lost_in_mid_batch_costs_no_second_run_and_no_attempt() {
             wait_answered(&server, 8);
         }
     });
-    assert_eq!(failed(&statuses), 0, "of {}", statuses.len());
+    assert_eq!(failed(&statuses), 0, "{}", described(&statuses));
     let (ran, seen) = (batches(&worker), proxy.batches());
     assert!(ran <= seen as f64, "{ran} batches ran, {seen} were sent");
     assert_eq!(server.metric("funicular_retries_total", &[]), 0.0);

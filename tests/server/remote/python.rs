@@ -6,7 +6,7 @@ use crate::support::model::Model;
 use crate::support::tools::is_there;
 use crate::support::{Client, Server, heavy, in_parallel, unique, wait_for};
 
-use super::{failed, server, traffic, wait_answered, wait_up};
+use super::{described, failed, server, traffic, wait_answered, wait_up};
 
 /// Upper case like the simulated executor, except for what it does not take; tells its parameters and ids.
 const FUNCTION: &str = r#"
@@ -102,7 +102,7 @@ fn a_function_of_your_own_runs_on_workers() {
         });
         wait_answered(&server, 40);
     });
-    assert_eq!(failed(&statuses), 0, "of {}", statuses.len());
+    assert_eq!(failed(&statuses), 0, "{}", described(&statuses));
     server.wait_for("the other one to serve", |server| {
         server.infer("a").status == 200
     });

@@ -50,6 +50,15 @@ pub fn failed(statuses: &[u16]) -> usize {
     statuses.iter().filter(|&&status| status != 200).count()
 }
 
+/// How often each status came, for a message.
+pub fn described(statuses: &[u16]) -> String {
+    let mut counts = std::collections::BTreeMap::new();
+    for status in statuses {
+        *counts.entry(status).or_insert(0) += 1;
+    }
+    format!("{counts:?}")
+}
+
 /// The requests that a server has answered with 200.
 pub fn answered(server: &Server) -> f64 {
     server.metric("funicular_requests_total", &[("code", "200")])
