@@ -9,9 +9,9 @@ use crate::clock::Time;
 /// Batch times are never taken for less than this: a division by a batch time of 0 helps nobody.
 pub const BATCH_TIME_MIN: Duration = Duration::from_millis(1);
 
-/// Weight of the newest batch in a GPU's mean batch time. A tenth follows a changed GPU within about a second of
-/// 100 ms batches and smooths jitter to a third.
-const NEWEST_WEIGHT: f64 = 0.1;
+/// A GPU's mean batch time is the plain mean of its first batches, up to so many, and from then on the newest has a weight of
+/// one in so many: that follows a changed GPU within about a second of 100 ms batches and smooths jitter to a third.
+const BATCHES_IN_MEAN: u32 = 10;
 
 /// What a GPU does, as far as the launch rule is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,8 @@ struct Gpu {
     open: bool,
     /// Decayed mean; `None` before the first batch (or canary).
     batch_time: Option<Duration>,
-    /// It was a canary that took so long, and no batch since.
-    is_canary: bool,
+    /// Batches that count in it, up to [`BATCHES_IN_MEAN`]. A canary does not.
+    batches: u32,
 }
 
 /// The pool's figures for readers outside the collector's lock: admission and the metrics. Each is exact, a set of
@@ -84,7 +84,7 @@ impl Pool {
             activity: Activity::Down,
             open: true,
             batch_time: None,
-            is_canary: false,
+            batches: 0,
         };
         Pool {
             gpus: vec![down; gpus],
@@ -119,7 +119,7 @@ impl Pool {
     /// Another GPU takes the seat `gpu`: down, and nothing is known of it.
     pub fn open(&mut self, gpu: usize) {
         self.gpus[gpu].open = true;
-        self.gpus[gpu].batch_time = None;
+        (self.gpus[gpu].batch_time, self.gpus[gpu].batches) = (None, 0);
         self.set(gpu, Activity::Down);
     }
 
@@ -146,11 +146,10 @@ impl Pool {
         let took = took.max(BATCH_TIME_MIN);
         let gpu = &mut self.gpus[gpu];
         // The first call on a device may be a cold one, and a canary is a short input: a batch knows better at once.
-        let known = gpu.batch_time.filter(|_| !gpu.is_canary);
-        let mean = known.map_or(took, |mean| {
-            mean.mul_f64(1.0 - NEWEST_WEIGHT) + took.mul_f64(NEWEST_WEIGHT)
-        });
-        (gpu.batch_time, gpu.is_canary) = (Some(mean), false);
+        gpu.batches = BATCHES_IN_MEAN.min(gpu.batches + 1);
+        let newest = 1.0 / f64::from(gpu.batches);
+        let before = gpu.batch_time.unwrap_or_default();
+        gpu.batch_time = Some(before.mul_f64(1.0 - newest) + took.mul_f64(newest));
         self.publish();
     }
 
@@ -158,7 +157,7 @@ impl Pool {
     /// longer holds.
     pub fn canary(&mut self, gpu: usize, took: Duration) {
         let gpu = &mut self.gpus[gpu];
-        (gpu.batch_time, gpu.is_canary) = (Some(took.max(BATCH_TIME_MIN)), true);
+        (gpu.batch_time, gpu.batches) = (Some(took.max(BATCH_TIME_MIN)), 0);
         self.publish();
     }
 
@@ -296,9 +295,12 @@ mod tests {
         pool.measured(0, 100 * MS);
         assert_eq!(pool.batch_time(0), 100 * MS);
         pool.measured(0, 200 * MS);
-        assert_eq!(pool.batch_time(0), 110 * MS);
+        assert_eq!(pool.batch_time(0), 150 * MS);
         pool.canary(0, 50 * MS);
         assert_eq!(pool.batch_time(0), 50 * MS);
+        (0..10).for_each(|_| pool.measured(0, 100 * MS));
+        pool.measured(0, 200 * MS);
+        assert!(pool.batch_time(0).abs_diff(110 * MS) < MS / 1000);
     }
 
     #[test]

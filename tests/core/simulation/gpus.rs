@@ -72,8 +72,8 @@ pub struct Gpu {
     pub failures: Failures,
     /// The mean batch time in seconds, kept by hand.
     pub mean: Option<f64>,
-    /// A canary took so long, and no batch since.
-    pub is_canary: bool,
+    /// Batches that count in it.
+    pub batches: f64,
 }
 
 impl Gpu {
@@ -89,7 +89,7 @@ impl Gpu {
             suspicion: Suspicion::default(),
             failures: Failures::default(),
             mean: None,
-            is_canary: false,
+            batches: 0.0,
         }
     }
 
@@ -146,14 +146,14 @@ impl Gpu {
 
     pub fn measured(&mut self, took: Duration) {
         let took = took.max(BATCH_TIME_MIN).as_secs_f64();
-        let known = self.mean.filter(|_| !self.is_canary);
-        self.mean = Some(known.map_or(took, |mean| 0.9 * mean + 0.1 * took));
-        self.is_canary = false;
+        self.batches = (self.batches + 1.0).min(10.0);
+        let before = self.mean.unwrap_or_default();
+        self.mean = Some(before + (took - before) / self.batches);
     }
 
     pub fn canary(&mut self, took: Duration) {
         self.mean = Some(took.max(BATCH_TIME_MIN).as_secs_f64());
-        self.is_canary = true;
+        self.batches = 0.0;
     }
 }
 
