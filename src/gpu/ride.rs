@@ -29,11 +29,14 @@ pub fn tolerance(batch_time: Duration) -> Duration {
 
 /// How long before the expected end of the running batch the next one is bound and staged.
 ///
-/// Early enough to be staged by the end, and no earlier: a bound ticket can't be overtaken. Twice the mean staging time
-/// plus what the wake-up of a thread may be late by.
+/// Early enough to be staged by the end, and no earlier: a bound ticket can't be overtaken. Twice the mean staging time plus
+/// what the wake-up of a thread may be late by, and as much more as batches end early or late on average, twice: of those that
+/// keep to their usual spread few end before the next one has boarded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lead {
     staging: Duration,
+    /// Mean distance between the end of a batch and its expected end.
+    spread: Duration,
 }
 
 /// A timed wait wakes up to about this late on a busy machine.
@@ -44,17 +47,24 @@ impl Default for Lead {
     fn default() -> Lead {
         Lead {
             staging: Duration::from_micros(500),
+            spread: Duration::ZERO,
         }
     }
 }
 
 impl Lead {
-    fn span(self) -> Duration {
-        2 * self.staging + WAKE_LATENESS
+    /// Its length for a batch that takes about `batch_time`; for the spread's sake not longer than what a batch may be late by.
+    fn span(self, batch_time: Duration) -> Duration {
+        2 * self.staging + WAKE_LATENESS + (2 * self.spread).min(tolerance(batch_time))
     }
 
-    fn measured(&mut self, staging: Duration) {
-        self.staging = (7 * self.staging + staging) / 8;
+    fn staged(&mut self, took: Duration) {
+        self.staging = (7 * self.staging + took) / 8;
+    }
+
+    fn ended(&mut self, at: Time, expected: Time) {
+        let distance = at.since(expected).max(expected.since(at));
+        self.spread = (7 * self.spread + distance) / 8;
     }
 }
 
@@ -94,6 +104,7 @@ impl Driver {
                 return self.turned_away(half, running, ahead, again);
             }
             let finished = clock::now();
+            self.lead.ended(finished, running.expected);
             let known = match outcome {
                 Outcome::Ended => None,
                 outcome => Some(returned(outcome, running.inputs)?),
@@ -139,7 +150,7 @@ impl Driver {
         }
         let started = clock::now();
         self.executor.stage(half, &inputs)?;
-        self.lead.measured(clock::now().since(started));
+        self.lead.staged(clock::now().since(started));
         Ok(())
     }
 
@@ -240,7 +251,8 @@ impl Driver {
 
     /// Waits for the batch in `half`, and boards the next one meanwhile if a full one waits. Says whether it did.
     fn wait(&mut self, half: Half, times: Times) -> Result<(Outcome, bool), Trouble> {
-        let outcome = self.executor.wait(times.expected - self.lead.span());
+        let lead = self.lead.span(times.expected.since(times.launched));
+        let outcome = self.executor.wait(times.expected - lead);
         if outcome != Outcome::Pending {
             return Ok((outcome, false));
         }
@@ -358,5 +370,28 @@ fn reason(batch: &Batch) -> LaunchReason {
         (Lane::Fresh, Launch::Hold) => LaunchReason::Hold,
         (Lane::Fresh, Launch::Paced) => LaunchReason::Paced,
         (Lane::Fresh, Launch::Whole) => LaunchReason::Whole,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_lead_grows_with_staging_and_spread_within_bounds() {
+        let mut lead = Lead::default();
+        assert_eq!(lead.span(100 * MS), 2 * MS);
+        let expected = Time::from_millis_f64(1_000.0);
+        for distance in [3 * MS, 3 * MS, 3 * MS, 3 * MS].repeat(20) {
+            lead.ended(expected + distance, expected);
+            lead.ended(expected - distance, expected);
+        }
+        assert!(lead.span(100 * MS).abs_diff(8 * MS) < MS / 10);
+        (0..100).for_each(|_| lead.ended(expected + 500 * MS, expected));
+        assert_eq!(lead.span(100 * MS), 2 * MS + 10 * MS);
+        (0..100).for_each(|_| lead.staged(4 * MS));
+        assert!(lead.span(20 * MS).abs_diff(9 * MS + 5 * MS) < MS / 10);
     }
 }
