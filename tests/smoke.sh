@@ -34,6 +34,16 @@ for _ in $(seq 50); do
 done
 grep -q '^funicular_requests_total{tier="paid",code="200"} 1$' "$work/metrics" || fail "the paid request is not in the metrics"
 curl -s "$admin/status" | grep -q '"zone"' || fail "no status"
+# A connection that has been served costs one touched page of stack and little else. Another frame on the deepest call can make
+# it two, which no other test would notice.
+if command -v python3 >/dev/null; then
+  parked=$(python3 perf/parked.py "${address#http://}" "$server" 2000) || fail "parked connections could not be measured"
+  echo "smoke: $parked"
+  echo "$parked" | python3 -c 'import json, sys; sys.exit(json.load(sys.stdin)["idle_kib_each"] > 9)' \
+    || fail "an idle connection takes more than 9 KiB: see STACK_WORDS in src/http/core.rs"
+else
+  echo "smoke: no python3, so the memory of a connection is not measured"
+fi
 target/release/funicular check --config funicular.example.toml >/dev/null || fail "the example configuration is refused"
 
 kill -TERM "$server"

@@ -145,7 +145,12 @@ fn take_in(acceptor: &CoreRef, stream: TcpStream) {
 }
 
 fn serve(open: &Open, stream: Registered<TcpStream>) {
-    let connection = Connection::new(open.core.clone(), Wire::new(stream), clock::now());
+    // Boxed, or its coroutine would keep it, and the copy that it was made from, on its stack.
+    let mut connection = Box::new(Connection::new(
+        open.core.clone(),
+        Wire::new(stream),
+        clock::now(),
+    ));
     if open.refused {
         connection.refuse();
     } else {

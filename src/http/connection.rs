@@ -58,7 +58,7 @@ impl Connection {
     }
 
     /// Serves requests until either side has had enough.
-    pub fn run(mut self) {
+    pub fn run(&mut self) {
         while let Some(arrival) = self.next_request() {
             match self.answer(arrival) {
                 Next::Request => {}
@@ -69,7 +69,7 @@ impl Connection {
     }
 
     /// Turns the connection away at the connection cap.
-    pub fn refuse(mut self) {
+    pub fn refuse(&mut self) {
         let rejection = Rejection::Unavailable {
             reason: UnavailableReason::Connections,
             retry_after: Duration::from_secs(1),

@@ -7,7 +7,7 @@
 //! connection survives the answer.
 //!
 //! Guarantees: the same bytes give the same result however they arrive; nothing is allocated unless a request has
-//! more than 16 headers; the stack depth does not depend on the input (a coroutine calls this, and its stack should
+//! more than 12 headers; the stack depth does not depend on the input (a coroutine calls this, and its stack should
 //! stay within one page).
 
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ use super::values::{self, ContentType};
 use crate::tier::Tier;
 
 /// Headers whose index fits on the coroutine's stack; requests with more of them pay for a `Vec`.
-const HEADERS_ON_STACK: usize = 16;
+const HEADERS_ON_STACK: usize = 12;
 
 /// Room for the method and the spaces around a target, when a request line is judged before its end has arrived.
 const METHOD_BYTES_MAX: usize = 32;
