@@ -8,20 +8,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::support::server::STUCK;
 use crate::support::tools::{self, Listening};
 use crate::support::{Client, Server, heavy, in_parallel, light, post, timed, unique, wait_for};
-
-/// Every batch after the canary hangs, and nothing gives up on it: requests stay under way.
-const STUCK: [&str; 8] = [
-    "--sim-latency-ms",
-    "5",
-    "--sim-fault",
-    "kind=hang,batch=2,every=1,times=0",
-    "--batch-timeout-ms",
-    "600000",
-    "--deadline-ms",
-    "600000",
-];
 
 fn stuck(flags: &[&str]) -> Server {
     Server::start(&[&STUCK, flags].concat())

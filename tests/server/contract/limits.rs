@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::support::client::post_body;
+use crate::support::server::STUCK;
 use crate::support::{
     Client, Server, in_parallel, light, post, timed, unique, wait_for, wait_some,
 };
@@ -206,24 +207,17 @@ fn a_rejected_body_costs_nothing_of_the_gpus() {
 fn a_full_queue_turns_everybody_else_away_at_once() {
     let _machine = light();
     // Nothing ever leaves, and no zone or forecast says no before the queue does.
-    let server = Server::start(&[
+    let full = [
         "--gpus",
         "1",
         "--batch-max",
         "10",
         "--queue-bound",
         "20",
-        "--sim-latency-ms",
-        "1",
-        "--sim-fault",
-        "kind=hang,batch=2,every=1,times=0",
-        "--batch-timeout-ms",
-        "600000",
-        "--deadline-ms",
-        "600000",
         "--target-latency-ms",
         "600000",
-    ]);
+    ];
+    let server = Server::start(&[&STUCK[..], &full].concat());
     let mut waiting = Vec::new();
     let refusal = wait_some("the queue to be full", || {
         let mut client = server.connect();

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::thread;
 
+use crate::support::server::STUCK;
 use crate::support::{Client, Server, light, post, unique, wait_for};
 
 const HELD: &str = "funicular_request_memory_bytes";
@@ -117,17 +118,7 @@ fn inputs_that_wait_for_an_answer_count() {
 #[test]
 fn heads_count_and_so_does_what_is_pipelined() {
     let _machine = light();
-    // Batches never end, so whoever is let in stays.
-    let server = server(&[
-        "--sim-latency-ms",
-        "5",
-        "--sim-fault",
-        "kind=hang,batch=2,every=1,times=0",
-        "--batch-timeout-ms",
-        "600000",
-        "--deadline-ms",
-        "600000",
-    ]);
+    let server = server(&STUCK);
     let mut heads: Vec<_> = (0..60)
         .map(|_| {
             let mut client = server.connect();

@@ -11,6 +11,18 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{BOUND, Client, Response, wait_for, wait_some};
 
+/// Flags with which every batch after the canary hangs, and nothing gives up on it: whoever is let in stays.
+pub const STUCK: [&str; 8] = [
+    "--sim-latency-ms",
+    "5",
+    "--sim-fault",
+    "kind=hang,batch=2,every=1,times=0",
+    "--batch-timeout-ms",
+    "600000",
+    "--deadline-ms",
+    "600000",
+];
+
 /// A running server. Dropping it kills the process; if the test is failing by then, its log is printed.
 pub struct Server {
     child: Child,
