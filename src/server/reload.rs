@@ -104,9 +104,9 @@ impl Core {
 
     fn reload(&self, config: &Config) -> Result<Changes, ReloadError> {
         let workers = self.workers_of(config)?;
-        // Nothing may fail from here on.
         let mut changes = Changes::default();
         changes.done.extend(self.reload_keys(config)?);
+        // Nothing may fail from here on: the keys hold already.
         if let Some(workers) = workers {
             changes.done.extend(self.want(workers));
         }
