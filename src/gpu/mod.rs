@@ -10,9 +10,10 @@
 //! [`fate`] says what becomes of a batch's tickets at its launch, its return and its loss (pure). A batch that a busy
 //! device turned away goes back to wait. One on which the function raised is searched for the inputs at fault: [`search`]
 //! and [`case`] are pure, `isolate` runs them. [`executor`] is the trait behind which a GPU hides, [`simulated`] the one
-//! that needs none, [`cuda`] the one that drives it itself, [`remote`] the one whose GPU is on another machine; [`health`] says whether a GPU may serve (pure);
-//! [`cell`] is what the thread shares with the [`watchdog`]. A [`Gpu`] is everything about one GPU that is not its thread's
-//! own, and the [`fleet`] is all of them: those that came, and those that were told to leave.
+//! that needs none, [`python`] the one with a worker process, [`cuda`] the one that drives the device itself, [`remote`] the
+//! one whose GPU is on another machine; [`health`] says whether a GPU may serve (pure); [`cell`] is what the thread shares
+//! with the [`watchdog`]. A [`Gpu`] is everything about one GPU that is not its thread's own, and the [`fleet`] is all of
+//! them: those that came, and those that were told to leave.
 //!
 //! Nothing that goes wrong here reaches a caller twice: a batch lies in the cell while it is in hand, and whoever takes
 //! it out — this thread with the results, or whoever fails the GPU — answers it or sends it back to wait.
