@@ -21,7 +21,7 @@ use signal_hook::iterator::Signals;
 /// Exit status for a configuration that is refused, as for a command line that makes no sense.
 const REFUSED: u8 = 2;
 
-/// Longest time that the end waits for the log's last lines to be read.
+/// Longest time that the start-up screen, and the end, wait for the log's last lines to be read.
 const LAST_LINES_MAX: Duration = Duration::from_secs(1);
 
 /// A signal that follows another so closely is the same one: supervisors such as `timeout` signal a process and its group.
@@ -124,6 +124,8 @@ fn serve(flags: Flags, config: Config) -> anyhow::Result<()> {
         if !is_ready {
             screen.push_str("\nNo GPU is in service yet; until the first one is, requests get 503. The log says why.\n");
         }
+        // What the GPUs said when they came stands above it, not below.
+        flush_log();
         if let Err(error) = show(&screen) {
             log::warn!("the start-up screen can't be shown: {error}");
         }
@@ -184,7 +186,7 @@ fn spawn(
     Ok(())
 }
 
-/// The log's last lines, which wait for whoever reads them.
+/// The log's lines that wait for whoever reads them.
 static LOG: OnceLock<Tap> = OnceLock::new();
 
 fn flush_log() {
