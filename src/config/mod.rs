@@ -18,6 +18,7 @@ pub mod cores;
 mod cuda;
 pub(crate) mod defaults;
 mod error;
+mod flags;
 pub mod keys;
 mod machine;
 mod memory;
@@ -31,6 +32,7 @@ pub mod slip;
 mod suggest;
 pub mod units;
 pub mod values;
+mod worker_help;
 
 #[cfg(test)]
 mod tests;
@@ -47,9 +49,10 @@ use crate::gpu::faults::Fault;
 use crate::keys::Keys;
 use crate::tier::Tier;
 
-pub use cli::{Action, Cli, Flags};
+pub use cli::{Action, Cli};
 pub use cuda::CudaConfig;
 pub use error::{ConfigError, Refusal};
+pub use flags::Flags;
 pub use machine::{Machine, raise_open_files_limit};
 pub use python::{PythonConfig, Variable};
 pub use raw::{Given, Origin, RawConfig};

@@ -1,6 +1,6 @@
 //! The command line laid over the file: where each flag's value goes.
 
-use super::cli::{
+use super::flags::{
     AdmissionFlags, BatchFlags, CudaFlags, Flags, GpuFlags, LimitFlags, PythonFlags, RemoteFlags,
     ServerFlags, SimulatedFlags, TimeoutFlags,
 };

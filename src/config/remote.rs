@@ -16,11 +16,11 @@ use crate::keys::Secret;
 pub const SECRET_VARIABLE: &str = "FUNICULAR_WORKER_SECRET";
 
 /// A worker beside a server on the same machine takes other ports by default.
-const WORKER_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
-const WORKER_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9091);
+pub(super) const WORKER_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
+pub(super) const WORKER_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9091);
 
 /// A hundred inputs of 64 KiB, every byte escaped, are 38 MiB of JSON.
-const WORKER_BODY_MAX_BYTES: i64 = 64 << 20;
+pub(super) const WORKER_BODY_MAX_BYTES: i64 = 64 << 20;
 
 /// What the process is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -83,19 +83,17 @@ pub fn advised(mut error: clap::Error) -> clap::Error {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::{advised, instead_of};
     use crate::config::Cli;
 
     #[test]
     fn the_check_of_a_worker_is_found_from_either_side() {
         for line in [["worker", "check"], ["check", "worker"]] {
-            let error = Cli::try_parse_from(["funicular"].into_iter().chain(line));
+            let error = Cli::parsed(["funicular"].into_iter().chain(line));
             let said = advised(error.expect_err("no such argument")).to_string();
             assert!(said.contains("funicular worker --check"), "{said}");
         }
-        let other = advised(Cli::try_parse_from(["funicular", "--gpu"]).expect_err("no flag"));
+        let other = advised(Cli::parsed(["funicular", "--gpu"]).expect_err("no flag"));
         assert!(other.to_string().contains("--gpus"), "{other}");
     }
 

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use clap::{ArgAction, CommandFactory, Parser};
+use clap::{ArgAction, CommandFactory};
 
 use super::{EXAMPLE, LINE};
 use crate::config::{Action, Cli, Flags, RawConfig};
 
 fn flags_of(arguments: &[&str]) -> Flags {
-    let cli = Cli::try_parse_from([&["funicular"], arguments].concat()).expect("sound flags");
+    let cli = Cli::parsed([&["funicular"], arguments].concat()).expect("sound flags");
     match cli.action() {
         Action::Serve(flags) | Action::Worker(flags) | Action::Check(flags, _) => flags,
         Action::Devices { .. } | Action::Version | Action::Guard => panic!("takes no flags"),

@@ -11,7 +11,7 @@ mod workers;
 use std::path::Path;
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn machine() -> Machine {
 }
 
 fn flags(arguments: &[&str]) -> Flags {
-    let cli = Cli::try_parse_from([&["funicular"], arguments].concat()).expect("sound flags");
+    let cli = Cli::parsed([&["funicular"], arguments].concat()).expect("sound flags");
     let Action::Serve(flags) = cli.action() else {
         panic!("no other command was given");
     };
@@ -137,7 +137,7 @@ fn clap_finds_nothing_wrong_with_the_command_line() {
 
 #[test]
 fn commands_are_told_apart() {
-    let action = |line: &[&str]| Cli::try_parse_from(line).map(Cli::action);
+    let action = |line: &[&str]| Cli::parsed(line).map(Cli::action);
     assert!(matches!(
         action(&["funicular", "--gpus", "2"]),
         Ok(Action::Serve(_))

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use proptest::prelude::*;
 
 use super::{flags, refusal};
@@ -255,7 +255,7 @@ fn flags_with_nonsense_are_refused_by_name() {
         ["--backlog-red-s", "long"],
     ];
     for [flag, value] in cases {
-        let error = Cli::try_parse_from(["funicular", flag, value]).expect_err(flag);
+        let error = Cli::parsed(["funicular", flag, value]).expect_err(flag);
         assert!(error.to_string().contains(flag), "{error}");
         assert_eq!(error.exit_code(), 2);
     }
@@ -291,7 +291,7 @@ fn every_flag_says_in_plain_words_what_it_takes() {
         }
         for value in ["four", "1.5x", "99999999999999999999"] {
             let flag = format!("--{long}={value}");
-            let Err(error) = Cli::try_parse_from(["funicular", &flag]) else {
+            let Err(error) = Cli::parsed(["funicular", &flag]) else {
                 // A number of any size is one where fractions are allowed, and a count of cores too.
                 assert!(value.ends_with('9'), "{flag}");
                 continue;
@@ -310,7 +310,7 @@ fn every_flag_says_in_plain_words_what_it_takes() {
         }
     }
     assert!(asked > 60, "{asked}");
-    let error = Cli::try_parse_from(["funicular", "--gpus", "four"]).expect_err("no number");
+    let error = Cli::parsed(["funicular", "--gpus", "four"]).expect_err("no number");
     assert!(
         error.to_string().contains("\"four\" is not a whole number"),
         "{error}"
