@@ -36,16 +36,9 @@ fn right() -> SocketAddr {
 /// A short run against `server`, with more arguments.
 fn run(server: SocketAddr, more: &[&str]) -> Output {
     let url = format!("http://{server}");
-    let mut arguments = vec![
-        "run",
-        &url,
-        "--rate",
-        "200",
-        "--duration",
-        "1s",
-        "--connections",
-        "20",
-    ];
+    let load = ["--rate", "200", "--duration", "1s", "--connections", "20"];
+    let mut arguments = vec!["run", &url, "--timeout", "60s"];
+    arguments.extend_from_slice(&load);
     arguments.extend_from_slice(more);
     perf(&arguments)
 }
@@ -158,17 +151,18 @@ fn the_files_of_a_run_can_be_made_into_reports() {
 fn conditions_decide_the_exit_code() {
     let server = right();
     assert_eq!(
-        run(server, &["--fail-if", "p95>5s", "--fail-if", "errors>0"])
+        run(server, &["--fail-if", "p95>50s", "--fail-if", "errors>0"])
             .status
             .code(),
         Some(0)
     );
     let failed = run(server, &["--fail-if", "achieved>1"]);
     assert_eq!(failed.status.code(), FAIL_IF);
+    // How much exactly depends on when the last answers came.
+    let said = text(&failed.stdout);
     assert!(
-        text(&failed.stdout).contains("FAILED: achieved is 200, must not be > 1"),
-        "{}",
-        text(&failed.stdout)
+        said.contains("FAILED: achieved is ") && said.contains(", must not be > 1\n"),
+        "{said}"
     );
     let unreadable = run(server, &["--fail-if", "p95>5"]);
     assert_eq!(unreadable.status.code(), Some(2));
@@ -261,12 +255,10 @@ fn what_can_not_be_done_is_said() {
 
 #[test]
 fn a_server_that_is_just_starting_is_waited_for() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = port.local_addr().expect("bound");
-    drop(port);
+    let (socket, address) = support::refusing();
     std::thread::spawn(move || {
         support::wait(Duration::from_millis(400));
-        let listener = std::net::TcpListener::bind(address).expect("it was free");
+        let listener = support::listen(socket);
         support::serve_on(listener, |asked| answer(200, &asked.right()))
     });
     let output = run(address, &[]);
@@ -382,7 +374,7 @@ fn an_interrupt_ends_a_run_with_rates_over_the_time_that_passed() {
         .spawn()
         .expect("the program starts");
     enough
-        .recv_timeout(Duration::from_secs(30))
+        .recv_timeout(Duration::from_secs(60))
         .expect("150 requests");
     let pid = Pid::from_raw(child.id().cast_signed()).expect("a process");
     kill_process(pid, Signal::INT).expect("it is ours");
@@ -413,7 +405,6 @@ fn the_help_explains_every_option_and_the_exit_codes() {
 
 /// A program that says where two servers of this test listen, in the words of the start-up screen, and ends on SIGTERM.
 fn stand_in(path: &Path) {
-    use std::os::unix::fs::PermissionsExt as _;
     let server = serve(|asked| {
         support::wait(Duration::from_millis(5));
         answer(200, &asked.right())
@@ -424,8 +415,15 @@ fn stand_in(path: &Path) {
         "#!/bin/sh\ntrap 'exit 0' TERM\necho '  listening on http://{server}'\necho '  admin on http://{admin}' >&2\n\
          while :; do sleep 0.1; done\n"
     );
-    std::fs::write(path, script).expect("written");
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let plain = path.with_extension("txt");
+    std::fs::write(&plain, script).expect("written");
+    // A program can't be started while somebody has it open for writing, which a child that another thread starts just now
+    // might have from us. So a process of its own writes it.
+    let installed = Command::new("install")
+        .args(["-m", "755"])
+        .args([&plain, path])
+        .status();
+    assert!(installed.is_ok_and(|status| status.success()));
 }
 
 /// A directory with two scenarios, a server, a recording and a page of results.
@@ -436,8 +434,8 @@ impl Workplace {
         let place = Workplace(tempfile::tempdir().expect("a directory"));
         std::fs::create_dir(place.path("scenarios")).expect("made");
         let server = "[server]\ngpus = 1\n";
-        let run = "[run]\nrate = 100\nduration = \"1s\"\nconnections = 20\n";
-        let conditions = "fail-if = [\"errors>0\", \"p50<5ms\", \"p50>1s\"]\n";
+        let run = "[run]\nrate = 100\nduration = \"1s\"\nconnections = 20\ntimeout = \"60s\"\n";
+        let conditions = "fail-if = [\"errors>0\", \"p50<5ms\", \"p50>50s\"]\n";
         let easy = format!("question = \"Is it easy?\"\n{server}{run}{conditions}");
         place.write("scenarios/easy.toml", &easy);
         let replay = format!("question = \"Again?\"\nneeds-trace = true\n{server}{run}");

@@ -117,6 +117,8 @@ fn dom_of(chromium: &Path, page: &Path, profile: &Path) -> String {
             "--disable-background-networking",
             "--disable-component-update",
             "--disable-sync",
+            // Containers often have next to nothing in /dev/shm.
+            "--disable-dev-shm-usage",
             "--timeout=60000",
         ])
         .arg(format!("--user-data-dir={}", profile.display()))

@@ -21,13 +21,14 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::clock::{self, MILLISECOND, SECOND};
+use crate::clock::{self, MILLISECOND};
 use crate::record::{IntervalRecord, Recorder, Window};
 use crate::traffic::{Expect, Request, RequestError, RequestWriter, Traffic};
 
-/// A server that refuses connections is asked again for so long: it may have been started a moment ago.
-const SERVER_START_NS: u64 = 3 * SECOND;
-/// How often.
+/// A server that refuses connections is asked so often, about three seconds long: it may have been started a moment ago. Counted
+/// in looks, because on a machine that stands still time passes in which no server can start.
+const SERVER_LOOKS: u32 = 60;
+/// Pause between two looks.
 const SERVER_LOOK: Duration = Duration::from_millis(50);
 /// File descriptors beside connections: pollers, files, the admin port, a server's pipes.
 pub const DESCRIPTORS_BESIDE: u64 = 64;
@@ -123,22 +124,23 @@ enum Message {
     Failed(EngineError),
 }
 
-/// Makes sure that there are descriptors for `job` and that its server answers the door; one that refuses is given three
+/// Makes sure that there are descriptors for `job` and that its server answers the door; one that refuses is given some three
 /// seconds to start. For those who want to know before they make files and open logs: [`run`] looks by itself.
 ///
 /// # Errors
 /// If the server can't be reached, or the system refuses descriptors.
 pub fn prepare(job: &Job, stop: &AtomicBool) -> Result<(), EngineError> {
     allow_descriptors(job.connections)?;
-    let deadline = clock::now() + SERVER_START_NS;
+    let mut looks_left = SERVER_LOOKS;
     loop {
+        looks_left -= 1;
         let probe = std::net::TcpStream::connect_timeout(&job.target, Duration::from_secs(5));
         let reason = match probe {
             Ok(_) => return Ok(()),
             Err(reason) => reason,
         };
         let starting = reason.kind() == std::io::ErrorKind::ConnectionRefused;
-        if !starting || clock::now() >= deadline || stop.load(Ordering::Relaxed) {
+        if !starting || looks_left == 0 || stop.load(Ordering::Relaxed) {
             return Err(EngineError::Connect {
                 target: job.target,
                 reason,

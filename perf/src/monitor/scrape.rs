@@ -7,8 +7,10 @@ use std::time::Duration;
 use crate::http;
 use crate::target::Target;
 
-/// A scrape may take this long; the generator's threads go on meanwhile.
-const SCRAPE_TIMEOUT: Duration = Duration::from_millis(500);
+/// A scrape that is one of many may take this long; the generator's threads go on meanwhile.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// A scrape that matters may take this long: without it there is no run, or nothing can be said about the server.
+const PATIENCE_AT_ENDS: Duration = Duration::from_secs(5);
 /// How often a scrape that matters is tried.
 const TRIES: u32 = 3;
 /// Pause between two tries.
@@ -33,19 +35,23 @@ pub(super) fn reason_of(error: &std::io::Error) -> String {
 /// A scrape that may fail twice.
 pub(super) fn try_to_get(admin: &Target) -> std::io::Result<String> {
     for _ in 1..TRIES {
-        if let Ok(text) = get(admin) {
+        if let Ok(text) = get_within(PATIENCE_AT_ENDS, admin) {
             return Ok(text);
         }
         std::thread::park_timeout(BETWEEN_TRIES);
     }
-    get(admin)
+    get_within(PATIENCE_AT_ENDS, admin)
 }
 
 /// A scrape.
 pub(super) fn get(admin: &Target) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&admin.address, SCRAPE_TIMEOUT)?;
-    stream.set_read_timeout(Some(SCRAPE_TIMEOUT))?;
-    stream.set_write_timeout(Some(SCRAPE_TIMEOUT))?;
+    get_within(PATIENCE, admin)
+}
+
+fn get_within(patience: Duration, admin: &Target) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&admin.address, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     let request = format!(
         "GET {METRICS} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
         admin.authority

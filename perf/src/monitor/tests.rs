@@ -1,4 +1,5 @@
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 
 use super::*;
 
@@ -58,9 +59,14 @@ fn one_page_alone_says_nothing_about_the_run() {
 
 #[test]
 fn what_is_not_there_is_found_before_the_run() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = nobody.local_addr().expect("bound").to_string();
-    drop(nobody);
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+    // Bound and not listening, so the port stays nobody's.
+    let nobody = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&nobody, &SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+    let address = getsockname(&nobody).expect("bound");
+    let address = SocketAddr::try_from(address)
+        .expect("an IP address")
+        .to_string();
     let wrong = Monitor::new(Some(&address), None).expect("an address");
     let said = wrong.check().expect_err("nobody there").to_string();
     assert!(

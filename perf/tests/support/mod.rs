@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +64,21 @@ pub fn wait(time: Duration) {
     }
 }
 
+/// A socket on a port of its own on which nobody listens: whoever connects is refused, and nobody else gets the port.
+pub fn refusing() -> (OwnedFd, SocketAddr) {
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+    let address = getsockname(&socket).expect("bound");
+    (socket, address.try_into().expect("an IP address"))
+}
+
+/// From now on somebody listens on the socket of [`refusing`].
+pub fn listen(socket: OwnedFd) -> TcpListener {
+    rustix::net::listen(&socket, 128).expect("the port is its own");
+    TcpListener::from(socket)
+}
+
 /// Starts a server on a free port; it lives as long as the process.
 pub fn serve(behave: impl Fn(&Asked) -> Deed + Send + Sync + 'static) -> SocketAddr {
     serve_on(
@@ -111,7 +127,8 @@ fn talk(mut stream: TcpStream, behave: &dyn Fn(&Asked) -> Deed) {
     }
 }
 
-fn read_request(reader: &mut BufReader<TcpStream>, earlier: usize) -> Option<Asked> {
+/// The next request on a connection; `None` at its end.
+pub fn read_request(reader: &mut BufReader<TcpStream>, earlier: usize) -> Option<Asked> {
     let mut head = String::new();
     loop {
         let mut line = String::new();
