@@ -91,6 +91,11 @@ mod tests {
 
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
+    /// Any port of a loopback address that no other test uses: a port that is given up here is taken by nobody else.
+    fn undisturbed(last: u8) -> SocketAddr {
+        SocketAddr::from(([127, 0, 98, last], 0))
+    }
+
     /// A listener as the server's own ones are made.
     fn sharing_listener(addr: SocketAddr) -> io::Result<TcpListener> {
         let socket = tcp_socket(addr)?;
@@ -145,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_port_on_which_a_stranger_listens_is_refused() {
-        let stranger = TcpListener::bind(ANY).expect("a free port");
+        let stranger = TcpListener::bind(undisturbed(1)).expect("a free port");
         let addr = stranger.local_addr().expect("address");
         assert_refused(addr);
         assert_refused(SocketAddr::from((Ipv4Addr::UNSPECIFIED, addr.port())));
@@ -163,14 +168,14 @@ mod tests {
 
     #[test]
     fn what_lingers_from_an_earlier_server_is_no_obstacle() {
-        let reservation = Reservation::new(ANY).expect("a free port");
+        let reservation = Reservation::new(undisturbed(2)).expect("a free port");
         let addr = reservation.addr();
         let sharing = sharing_listener(addr).expect("listener");
         leave_time_wait(&sharing);
         drop((reservation, sharing));
         drop(Reservation::new(addr).expect("after a server of ours"));
 
-        let stranger = TcpListener::bind(ANY).expect("a free port");
+        let stranger = TcpListener::bind(undisturbed(3)).expect("a free port");
         let addr = stranger.local_addr().expect("address");
         leave_time_wait(&stranger);
         drop(stranger);
