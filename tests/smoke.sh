@@ -12,9 +12,11 @@ fail() { echo "smoke: $*" >&2; cat "$work/screen" "$work/log" >&2; exit 1; }
 # It has to start where there is no driver for GPUs, so it must not be linked with one.
 if command -v ldd >/dev/null && ldd target/release/funicular | grep libcuda; then fail "the binary needs a CUDA driver to start"; fi
 
-target/release/funicular --listen 127.0.0.1:0 --admin 127.0.0.1:0 >"$work/screen" 2>"$work/log" &
+# With deadlines that a machine which stands still for a while does not trip over.
+target/release/funicular --listen 127.0.0.1:0 --admin 127.0.0.1:0 --deadline-ms 30000 --batch-timeout-ms 30000 \
+  >"$work/screen" 2>"$work/log" &
 server=$!
-for _ in $(seq 300); do grep -q '^  curl ' "$work/screen" && break; kill -0 "$server" 2>/dev/null || fail "the server ended"; sleep 0.1; done
+for _ in $(seq 600); do grep -q '^  curl ' "$work/screen" && break; kill -0 "$server" 2>/dev/null || fail "the server ended"; sleep 0.1; done
 line=$(grep '^  curl ' "$work/screen") || fail "no curl line on the start-up screen"
 answer=$(eval "$line") || fail "the curl line failed"
 case $answer in *'"output":"HELLO, FUNICULAR!"'*) ;; *) fail "unexpected answer: $answer" ;; esac
@@ -27,13 +29,14 @@ for tier in enterprise paid free; do
   [ "$code" = 200 ] || fail "tier $tier: $code $(cat "$work/answer")"
 done
 [ "$(curl -s -o /dev/null -w '%{http_code}' "$address/v2/health/ready")" = 200 ] || fail "not ready"
-for _ in $(seq 50); do
+for _ in $(seq 300); do
   curl -s "$admin/metrics" >"$work/metrics"
   grep -q '^funicular_requests_total{tier="paid",code="200"} 1$' "$work/metrics" && break
   sleep 0.1
 done
 grep -q '^funicular_requests_total{tier="paid",code="200"} 1$' "$work/metrics" || fail "the paid request is not in the metrics"
-curl -s "$admin/status" | grep -q '"zone"' || fail "no status"
+curl -s "$admin/status" >"$work/status"
+grep -q '"zone"' "$work/status" || fail "no status"
 # A connection that has been served costs one touched page of stack and little else. Another frame on the deepest call can make
 # it two, which no other test would notice.
 if command -v python3 >/dev/null; then
