@@ -31,9 +31,15 @@ def answers(sockets):
         missing[s] = b""
         selector.register(s, selectors.EVENT_READ)
     while missing:
-        for key, _ in selector.select(30):
+        ready = selector.select(60)
+        if not ready:
+            sys.exit(f"{len(missing)} of {len(sockets)} requests got no answer within a minute")
+        for key, _ in ready:
             s = key.fileobj
-            missing[s] += s.recv(65536)
+            received = s.recv(65536)
+            if not received:
+                sys.exit("the server closed a connection without an answer")
+            missing[s] += received
             head, _, body = missing[s].partition(b"\r\n\r\n")
             length = [int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
             if length and len(body) >= length[0]:

@@ -8,7 +8,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -276,7 +276,7 @@ fn a_double_answer_is_found_out_at_once_and_late() {
 #[test]
 fn an_answer_on_an_idle_connection_is_a_double_one_but_a_goodbye_is_not() {
     for (surplus, double) in [(200, 1), (408, 0)] {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let listener = support::listener();
         let address = listener.local_addr().expect("bound");
         let (news, told) = mpsc::channel();
         std::thread::spawn(move || {
@@ -304,7 +304,7 @@ enum News {
 }
 
 fn listen_to(id: usize, stream: TcpStream, news: &Sender<News>) {
-    let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
+    let mut reader = BufReader::new(&stream);
     while let Some(asked) = support::read_request(&mut reader, 0) {
         let stream = stream.try_clone().expect("a descriptor");
         let _ = news.send(News::Asked(id, stream, asked));

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 /// A request as the fake server sees it.
@@ -79,12 +79,23 @@ pub fn listen(socket: OwnedFd) -> TcpListener {
     TcpListener::from(socket)
 }
 
+/// A listener on a free port. Where many tests run side by side, their connections are more than the thousand descriptors that
+/// a process usually has, so before the first of them it takes all that it may have.
+pub fn listener() -> TcpListener {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    static RAISED: Once = Once::new();
+    RAISED.call_once(|| {
+        let limit = getrlimit(Resource::Nofile);
+        let current = limit.maximum;
+        // Where that is refused, it may be enough all the same.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current, ..limit });
+    });
+    TcpListener::bind("127.0.0.1:0").expect("a free port")
+}
+
 /// Starts a server on a free port; it lives as long as the process.
 pub fn serve(behave: impl Fn(&Asked) -> Deed + Send + Sync + 'static) -> SocketAddr {
-    serve_on(
-        TcpListener::bind("127.0.0.1:0").expect("a free port"),
-        behave,
-    )
+    serve_on(listener(), behave)
 }
 
 /// The same on a listener that is there already.
@@ -103,18 +114,15 @@ pub fn serve_on(
     address
 }
 
-fn talk(mut stream: TcpStream, behave: &dyn Fn(&Asked) -> Deed) {
+fn talk(stream: TcpStream, behave: &dyn Fn(&Asked) -> Deed) {
     let _ = stream.set_nodelay(true);
-    let Ok(reading) = stream.try_clone() else {
-        return;
-    };
-    let mut reader = BufReader::new(reading);
+    let mut reader = BufReader::new(&stream);
     let mut earlier = 0;
     while let Some(asked) = read_request(&mut reader, earlier) {
         earlier += 1;
         match behave(&asked) {
             Deed::Write(bytes) => {
-                if stream.write_all(&bytes).is_err() {
+                if (&stream).write_all(&bytes).is_err() {
                     return;
                 }
             }
@@ -128,7 +136,7 @@ fn talk(mut stream: TcpStream, behave: &dyn Fn(&Asked) -> Deed) {
 }
 
 /// The next request on a connection; `None` at its end.
-pub fn read_request(reader: &mut BufReader<TcpStream>, earlier: usize) -> Option<Asked> {
+pub fn read_request(reader: &mut BufReader<&TcpStream>, earlier: usize) -> Option<Asked> {
     let mut head = String::new();
     loop {
         let mut line = String::new();
