@@ -21,8 +21,9 @@ use signal_hook::iterator::Signals;
 /// Exit status for a configuration that is refused, as for a command line that makes no sense.
 const REFUSED: u8 = 2;
 
-/// Longest time that the start-up screen, and the end, wait for the log's last lines to be read.
-const LAST_LINES_MAX: Duration = Duration::from_secs(1);
+/// Longest time that the start-up screen, and the end, wait for the log's last lines to be read. A healthy reader takes no
+/// time, a busy machine some.
+const LAST_LINES_MAX: Duration = Duration::from_secs(2);
 
 /// A signal that follows another so closely is the same one: supervisors such as `timeout` signal a process and its group.
 const SAME_SIGNAL: Duration = Duration::from_millis(100);

@@ -3,19 +3,24 @@
 //! Whoever reads standard error may stop reading: a stalled collector, a paused terminal. Written directly, the next line
 //! would hold its thread for ever, a GPU's or an acceptor core's, and with it everybody else who logs. Here a line waits in a
 //! bounded queue. Where that is full the first one waits 100 ms for room; after that, lines are dropped until there is
-//! room again, and their number is told. [`Tap::flush`] is for the end of the process.
+//! room again, and their number is told. [`Tap::flush`] is for what has to come after the log: the start-up screen, and the end
+//! of the process.
 
 use std::io::{self, Write};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 
 /// Lines that may wait. Those of user code are the longest, 8 KiB.
 const LINES_MAX: usize = 4096;
 
 /// How long a line waits for room while it is not known that nobody reads.
 const STALL_MAX: Duration = Duration::from_millis(100);
+
+/// Patience is spent in so many parts. When a process is stopped for longer than all of it and goes on, only one of them is
+/// over, and the thread that writes gets its turn before the others are.
+const PARTS: u32 = 20;
 
 enum Item {
     Line(Vec<u8>),
@@ -88,13 +93,21 @@ impl Write for Sink {
 }
 
 impl Tap {
-    /// Waits until all that was logged before is written, at most `patience`.
+    /// Waits until all that was logged before is written, at most `patience` for its turn and as long again for the lines.
     pub fn flush(&self, patience: Duration) {
+        let part = patience / PARTS;
         let (done, written) = bounded(0);
-        if self.0.send_timeout(Item::Flush(done), patience).is_ok() {
-            // Nothing is ever sent: it ends when the other end is dropped, or when time is up.
-            let _ = written.recv_timeout(patience);
+        let mut item = Item::Flush(done);
+        for left in (0..PARTS).rev() {
+            item = match self.0.send_timeout(item, part) {
+                Ok(()) => break,
+                Err(SendTimeoutError::Timeout(item)) if left > 0 => item,
+                Err(_) => return,
+            };
         }
+        // Nothing is ever sent: it ends when the other end is dropped, or when time is up.
+        let is_waiting = |_| written.recv_timeout(part) == Err(RecvTimeoutError::Timeout);
+        let _ = (0..PARTS).all(is_waiting);
     }
 }
 
