@@ -18,6 +18,11 @@ target/release/funicular --listen 127.0.0.1:0 --admin 127.0.0.1:0 --deadline-ms 
 server=$!
 for _ in $(seq 600); do grep -q '^  curl ' "$work/screen" && break; kill -0 "$server" 2>/dev/null || fail "the server ended"; sleep 0.1; done
 line=$(grep '^  curl ' "$work/screen") || fail "no curl line on the start-up screen"
+# Only where the GPUs take their time; the screen says so, and the line is there to be pasted later.
+if grep -q '^No GPU is in service yet' "$work/screen"; then
+  ready=$(sed -n 's/^  listening on //p' "$work/screen")/v2/health/ready
+  for _ in $(seq 600); do [ "$(curl -s -o /dev/null -w '%{http_code}' "$ready")" = 200 ] && break; sleep 0.1; done
+fi
 answer=$(eval "$line") || fail "the curl line failed"
 case $answer in *'"output":"HELLO, FUNICULAR!"'*) ;; *) fail "unexpected answer: $answer" ;; esac
 
