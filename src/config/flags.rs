@@ -207,7 +207,7 @@ pub(super) struct SimulatedFlags {
     /// Time a GPU takes before its first batch, in ms [default: 0]
     #[arg(long, value_name = "MS", value_parser = values::whole, allow_negative_numbers = true)]
     pub(super) sim_cold_start_ms: Option<i64>,
-    /// Scripted fault, repeatable, as kind=hang,gpu=1,batch=20; kinds are lost, hang, block, slow, raise, count, panic, clear [default: none]
+    /// Scripted fault, repeatable, as kind=hang,gpu=1,batch=20; kinds are lost, hang, block, slow, raise, count, hold, panic, clear [default: none]
     #[arg(long, value_name = "FAULT")]
     pub(super) sim_fault: Vec<String>,
     /// Whether GET /faults?kind=... on the admin port scripts more of them [default: false]

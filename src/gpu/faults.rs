@@ -6,7 +6,7 @@
 //!
 //! | key | meaning | default |
 //! | --- | --- | --- |
-//! | `kind` | `lost`, `hang`, `block`, `slow`, `raise`, `count`, `panic`, `clear` | none: must be given |
+//! | `kind` | `lost`, `hang`, `block`, `slow`, `raise`, `count`, `hold`, `panic`, `clear` | none: must be given |
 //! | `gpu` | the GPU that it hits | all |
 //! | `batch` | at the nth batch launched on a GPU from now on, canaries included | 1 |
 //! | `every` | then at every nth batch again | once only |
@@ -21,8 +21,10 @@
 //! * `slow`: the batch takes longer.
 //! * `raise`: the batch function raises; the device is fine.
 //! * `count`: the batch function returns one output too few.
+//! * `hold`: the batch ends once the script is cleared, and not before: for trying out what happens meanwhile. (Give
+//!   `--batch-timeout-ms` enough, or the batch is taken for one that hangs.)
 //! * `panic`: the GPU thread panics.
-//! * `clear`: forget all faults scripted so far.
+//! * `clear`: forget all faults scripted so far, and let go of what is held.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -48,6 +50,8 @@ pub enum Kind {
     Raise(Option<String>),
     /// The function returns one output too few.
     Count,
+    /// The batch does not end before the script is cleared.
+    Hold,
     /// The GPU thread panics, and resets fail for this long.
     Panic(Duration),
     /// Forget everything scripted.
@@ -92,8 +96,8 @@ pub enum FaultError {
 }
 
 /// Every kind by the name that scripts it.
-pub const KINDS: [&str; 8] = [
-    "lost", "hang", "block", "slow", "raise", "count", "panic", "clear",
+pub const KINDS: [&str; 9] = [
+    "lost", "hang", "block", "slow", "raise", "count", "hold", "panic", "clear",
 ];
 
 /// The keys of a line.
@@ -165,6 +169,7 @@ impl Raw {
             "slow" => Kind::Slow(self.factor.unwrap_or(10.0)),
             "raise" => Kind::Raise(self.marker.clone()),
             "count" => Kind::Count,
+            "hold" => Kind::Hold,
             "panic" => Kind::Panic(ms(0)),
             "clear" => Kind::Clear,
             other => {
@@ -259,7 +264,7 @@ impl fmt::Display for Fault {
             }
             Kind::Slow(factor) => write!(f, ",factor={factor}"),
             Kind::Raise(Some(marker)) => write!(f, ",marker={marker}"),
-            Kind::Raise(None) | Kind::Count | Kind::Clear => Ok(()),
+            Kind::Raise(None) | Kind::Count | Kind::Hold | Kind::Clear => Ok(()),
         }
     }
 }
@@ -273,6 +278,7 @@ impl Kind {
             Kind::Slow(_) => "slow",
             Kind::Raise(_) => "raise",
             Kind::Count => "count",
+            Kind::Hold => "hold",
             Kind::Panic(_) => "panic",
             Kind::Clear => "clear",
         }
@@ -328,7 +334,23 @@ fn is_due(launched: u64, first: u64, every: Option<u64>) -> bool {
 #[derive(Debug)]
 pub struct Script {
     gpus: usize,
-    armed: Mutex<Vec<Armed>>,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    armed: Vec<Armed>,
+    /// Times that the script was cleared.
+    cleared: u64,
+}
+
+/// A fault that strikes a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Strike {
+    /// What goes wrong.
+    pub kind: Kind,
+    /// How often the script had been cleared when the batch was launched: see [`Script::holds`].
+    pub cleared: u64,
 }
 
 /// The script holds this many faults at most.
@@ -339,7 +361,7 @@ impl Script {
     pub fn new(gpus: usize, faults: impl IntoIterator<Item = Fault>) -> Script {
         let script = Script {
             gpus,
-            armed: Mutex::new(Vec::new()),
+            lines: Mutex::default(),
         };
         faults.into_iter().for_each(|fault| script.add(fault));
         script
@@ -352,8 +374,10 @@ impl Script {
 
     /// Adds a line, or clears all. Beyond a thousand lines the oldest is forgotten.
     pub fn add(&self, fault: Fault) {
-        let mut armed = self.armed.lock();
+        let mut lines = self.lines.lock();
+        let Lines { armed, cleared } = &mut *lines;
         if fault.kind == Kind::Clear {
+            *cleared += 1;
             return armed.clear();
         }
         if armed.len() >= FAULTS_MAX {
@@ -366,14 +390,21 @@ impl Script {
     }
 
     /// `gpu` launches a batch of `inputs`: what strikes it. Of several faults the one scripted first does.
-    pub fn launched(&self, gpu: usize, inputs: &[Input]) -> Option<Kind> {
+    pub fn launched(&self, gpu: usize, inputs: &[Input]) -> Option<Strike> {
+        let mut lines = self.lines.lock();
         let mut strikes = None;
-        for armed in self.armed.lock().iter_mut() {
+        for armed in &mut lines.armed {
             if armed.strikes(gpu, inputs) && strikes.is_none() {
                 strikes = Some(armed.fault.kind.clone());
             }
         }
-        strikes
+        let cleared = lines.cleared;
+        strikes.map(|kind| Strike { kind, cleared })
+    }
+
+    /// Whether a batch that was launched when the script had been cleared `cleared` times is still held.
+    pub fn holds(&self, cleared: u64) -> bool {
+        self.lines.lock().cleared == cleared
     }
 }
 
@@ -495,6 +526,17 @@ mod tests {
     #[test]
     fn clear_forgets_everything() {
         let script = script(&["kind=count", "kind=clear"]);
+        assert_eq!(script.launched(0, &[]), None);
+    }
+
+    #[test]
+    fn what_is_held_is_let_go_by_the_next_clear_and_by_no_earlier_one() {
+        let script = script(&["kind=hold,every=1", "kind=clear", "kind=hold,every=1"]);
+        let held = script.launched(0, &[]).expect("it is held");
+        assert_eq!(held.kind, Kind::Hold);
+        assert!(script.holds(held.cleared));
+        script.add("kind=clear".parse().expect("a good line"));
+        assert!(!script.holds(held.cleared));
         assert_eq!(script.launched(0, &[]), None);
     }
 

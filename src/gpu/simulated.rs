@@ -7,8 +7,11 @@ use std::time::Duration;
 use crate::clock::{self, Time};
 use crate::config::SimulatedConfig;
 use crate::gpu::executor::{Executor, Half, Lost, Outcome};
-use crate::gpu::faults::{Kind, Script};
+use crate::gpu::faults::{Kind, Script, Strike};
 use crate::ticket::{Input, Output};
+
+/// How often a batch that is held looks whether it still is.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// How a running batch will end.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +30,8 @@ struct Running {
     ending: Ending,
     /// The executor does not return before this, whatever it is told.
     blocked_until: Time,
+    /// The batch is held: how often the script had been cleared by then.
+    held: Option<u64>,
 }
 
 /// See the module's text.
@@ -61,38 +66,55 @@ impl Simulated {
         self.config.latency.mul_f64((1.0 + swing).max(0.0))
     }
 
-    fn start(&mut self, half: Half, fault: Option<Kind>) -> Running {
+    fn start(&mut self, half: Half, strike: Option<Strike>) -> Running {
         let (now, span) = (clock::now(), self.batch_time());
         let mut run = Running {
             half,
             ends: now + span,
             ending: Ending::Outputs,
             blocked_until: Time::ZERO,
+            held: None,
         };
-        match fault {
-            None | Some(Kind::Clear) => {}
-            Some(Kind::Lost(away)) => {
+        let Some(Strike { kind, cleared }) = strike else {
+            return run;
+        };
+        match kind {
+            Kind::Clear => {}
+            Kind::Lost(away) => {
                 run.ends = now + span / 2;
                 run.ending = Ending::Lost;
                 self.resettable_at = Some(run.ends + away);
             }
-            Some(Kind::Hang(away)) => {
+            Kind::Hang(away) => {
                 run.ending = Ending::Never;
                 self.resettable_at = Some(now + away);
             }
-            Some(Kind::Block(span)) => {
+            Kind::Block(span) => {
                 run.ending = Ending::Never;
                 run.blocked_until = now + span;
             }
-            Some(Kind::Slow(factor)) => run.ends = now + span.mul_f64(factor),
-            Some(Kind::Raise(_)) => run.ending = Ending::Raise,
-            Some(Kind::Count) => run.ending = Ending::TooFew,
-            Some(Kind::Panic(away)) => {
+            Kind::Slow(factor) => run.ends = now + span.mul_f64(factor),
+            Kind::Raise(_) => run.ending = Ending::Raise,
+            Kind::Count => run.ending = Ending::TooFew,
+            Kind::Hold => run.held = Some(cleared),
+            Kind::Panic(away) => {
                 self.resettable_at = Some(now + away);
                 panic!("a scripted panic of simulated gpu {}", self.gpu);
             }
         }
         run
+    }
+
+    /// Waits until the script lets go of what it holds, or `until`; says whether it still holds it then.
+    fn is_held(&self, cleared: u64, until: Time) -> bool {
+        while self.script.holds(cleared) {
+            let now = clock::now();
+            if now >= until {
+                return true;
+            }
+            sleep_until(until.min(now + LOOK_EVERY));
+        }
+        false
     }
 }
 
@@ -104,8 +126,8 @@ impl Executor for Simulated {
 
     fn launch(&mut self, half: Half) -> Result<(), Lost> {
         assert!(self.running.is_none(), "a GPU runs one batch at a time");
-        let fault = self.script.launched(self.gpu, &self.staged[half.index()]);
-        self.running = Some(self.start(half, fault));
+        let strike = self.script.launched(self.gpu, &self.staged[half.index()]);
+        self.running = Some(self.start(half, strike));
         Ok(())
     }
 
@@ -120,7 +142,7 @@ impl Executor for Simulated {
             run.ends
         };
         sleep_until(ends.min(until));
-        if clock::now() < ends {
+        if clock::now() < ends || run.held.is_some_and(|cleared| self.is_held(cleared, until)) {
             return Outcome::Pending;
         }
         let (half, ending) = (run.half, run.ending.clone());
