@@ -5,7 +5,7 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::model::Model;
-use crate::support::tools::{free_address, is_there};
+use crate::support::tools::{Reserved, is_there};
 use crate::support::{Client, heavy, in_parallel, unique, wait_for};
 
 /// Outputs that are strings and tuples by name, and raise when they are looked at: their own inputs pay for that.
@@ -156,7 +156,8 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
         return;
     }
     let source = "def batchstring(inputs):\n    print('x' * 300_000)\n    return [text.upper() for text in inputs]\n";
-    let (model, address) = (Model::new(source), free_address());
+    let (model, reserved) = (Model::new(source), Reserved::new());
+    let address = reserved.address();
     let listen = address.to_string();
     let target = model.target("");
     let arguments = [

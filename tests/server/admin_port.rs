@@ -67,7 +67,7 @@ fn assert_well(server: &Server) {
 #[test]
 fn an_endless_request_line_is_cut_off() {
     let _machine = heavy();
-    let server = Server::start(&["--sim-latency-ms", "1"]);
+    let mut server = Server::start(&["--sim-latency-ms", "1"]);
     let before = peak_mib(&server);
     for start in ["GET /", "GET / HTTP/1.1\r\nX: ", ""] {
         let mut stream = connect(&server);
@@ -79,7 +79,7 @@ fn an_endless_request_line_is_cut_off() {
     }
     let grown = peak_mib(&server) - before;
     assert!(grown < 64, "{grown} MiB more");
-    assert_eq!(server.log().matches("was cut").count(), 1, "said once");
+    assert_eq!(server.end().matches("was cut").count(), 1, "said once");
 }
 
 #[test]
@@ -123,8 +123,10 @@ fn idle_connections_keep_nobody_out_and_are_few() {
     for _ in 0..5 {
         assert_well(&server);
     }
-    let more = descriptors().saturating_sub(before);
-    assert!(more <= 20, "{more} descriptors for 200 idle connections");
+    // Those who have gone, of either plane, may be a moment in closing; idle ones stay.
+    wait_for("few descriptors for 200 idle connections", || {
+        descriptors() <= before + 20
+    });
     // The first of them had been quiet for longest.
     let first = idle[0].read(&mut [0]);
     assert!(matches!(first, Ok(0) | Err(_)), "{first:?}");

@@ -1,5 +1,6 @@
 //! Executors whose batches take much longer, or much less, than the defaults are made for.
 
+use crate::support::server::PATIENT;
 use crate::support::{Server, in_parallel, light, unique};
 
 /// Every one of these callers gets its answer: nobody is shed or timed out by a server that has nothing else to do.
@@ -38,29 +39,31 @@ fn batches_of_a_millisecond_are_no_reason_either() {
 
 #[test]
 fn batches_that_take_no_time_work() {
-    let server = Server::start(&["--sim-latency-ms", "0", "--gpus", "1"]);
+    let server = Server::start(&[&PATIENT[..], &["--sim-latency-ms", "0", "--gpus", "1"]].concat());
     serve_well(&server, 20, 30);
 }
 
 #[test]
 fn jitter_and_a_cold_start_are_survived() {
-    let server = Server::start(&[
+    let odd = [
         "--sim-latency-ms",
         "20",
         "--sim-jitter",
         "0.9",
         "--sim-cold-start-ms",
         "300",
-    ]);
+    ];
+    let server = Server::start(&[&PATIENT[..], &odd].concat());
     serve_well(&server, 20, 10);
 }
 
 #[test]
 fn one_ticket_a_batch_is_a_batch() {
-    let server = Server::start(&["--batch-max", "1", "--sim-latency-ms", "2", "--gpus", "2"]);
+    // A stall that is taken for the batch time makes seven who wait, one to a batch, look like too many.
+    let single = ["--batch-max", "1", "--sim-latency-ms", "2", "--gpus", "2"];
+    let server = Server::start(&[&PATIENT[..], &single].concat());
     serve_well(&server, 8, 20);
-    let metrics = server.fresh_metrics();
-    assert_eq!(metrics.value("funicular_batch_size_count", &[]), 160.0);
+    server.expect_count("funicular_batch_size_count", &[], 160.0);
 }
 
 #[test]

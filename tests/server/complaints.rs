@@ -1,60 +1,53 @@
 //! What people complain about in other servers, tried on this one.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{Client, Server, heavy, in_parallel, light, post, timed, unique, wait_for};
+use crate::support::server::{HOLDABLE, PATIENT};
+use crate::support::{
+    Client, Server, Until, heavy, in_parallel, light, post, timed, unique, wait_for,
+};
 
-/// One GPU whose batches take long, and an admission that leaves everything to the queue's bound.
+/// One GPU whose batches can be held, and an admission that leaves everything to the queue's bound.
 fn slow_server(batch_ms: &str, flags: &[&str]) -> Server {
-    let mut all = vec![
-        "--gpus",
-        "1",
-        "--sim-latency-ms",
-        batch_ms,
-        "--deadline-ms",
-        "60000",
-    ];
-    all.extend(["--target-latency-ms", "60000", "--backlog-yellow-s", "1000"]);
-    all.extend(["--backlog-red-s", "2000", "--backlog-limit-s", "3000"]);
-    all.extend(flags);
-    Server::start(&all)
+    let one = ["--gpus", "1", "--sim-latency-ms", batch_ms];
+    Server::start(&[&one[..], &PATIENT, &HOLDABLE, flags].concat())
 }
 
-fn wait_waiting(server: &Server, count: usize) {
-    wait_for("so many to wait", || {
-        server.metric("funicular_queue_depth", &[]) == count as f64
-    });
+/// Tickets that were launched so far.
+fn launched(server: &Server) -> f64 {
+    let metrics = server.fresh_metrics();
+    metrics.value("funicular_slots_filled_total", &[])
 }
 
-/// Sends an inference that is running when this returns.
+/// Sends an inference whose batch is held, and runs when this returns.
 fn occupy(server: &Server) -> (Client, String) {
-    let filled = server.metric("funicular_slots_filled_total", &[]);
+    let before = launched(server);
+    server.hold();
     let (mut client, input) = (server.connect(), unique("occupies the GPU"));
     client.send(post("", &input));
-    wait_for("it to run", || {
-        server.metric("funicular_slots_filled_total", &[]) > filled
-    });
+    wait_for("it to run", || launched(server) > before);
     (client, input)
 }
 
 #[test]
 fn a_queue_bound_holds_for_arrivals_however_far_apart() {
     let _machine = light();
-    let server = slow_server("4000", &["--batch-max", "4", "--queue-bound", "4"]);
+    let server = slow_server("5", &["--batch-max", "4", "--queue-bound", "4"]);
     let (mut running, input) = occupy(&server);
     let mut waiting = Vec::new();
     for count in 1..=4 {
         let (mut client, input) = (server.connect(), unique("spaced"));
         client.send(post("", &input));
-        wait_waiting(&server, count);
+        server.wait_waiting(count);
         waiting.push((client, input));
     }
     let refused = server.infer(&unique("one too many"));
     let problem = refused.expect_problem(429);
     assert_eq!(problem["reason"], "queue_full", "{problem}");
     assert!(refused.header("Retry-After").is_some(), "{refused:?}");
+    server.release();
     running.response().expect_output(&input);
     for (mut client, input) in waiting {
         client.response().expect_output(&input);
@@ -64,67 +57,57 @@ fn a_queue_bound_holds_for_arrivals_however_far_apart() {
 #[test]
 fn a_deadline_counts_from_the_arrival_and_not_from_the_end_of_the_running_batch() {
     let _machine = light();
-    let server = slow_server(
-        "200",
-        &["--sim-faults-admin", "--batch-timeout-ms", "30000"],
-    );
-    let slow = server.admin_get("/faults?kind=slow&factor=10");
-    assert_eq!(slow.status, 200, "{slow:?}");
+    let server = slow_server("5", &[]);
     let (mut running, input) = occupy(&server);
-    // The running batch takes 2 s. Whoever waits for its end is told by the deadline, at the latest.
+    // The running batch does not end. Whoever waits for that is told by the deadline, at the latest.
     let mut client = server.connect();
     client.send(post("X-Request-Timeout-Ms: 600\r\n", &unique("waits")));
-    let (took, answer) = timed(|| client.response());
+    let answer = client.response();
     assert!(matches!(answer.status, 429 | 504), "{answer:?}");
-    assert!(took <= Duration::from_millis(1000), "{took:?}");
+    server.release();
     running.response().expect_output(&input);
-    // A few of the usual kind, or what was measured would say that a second is too short for any batch.
-    for _ in 0..4 {
-        let usual = unique("as usual");
-        client.infer(&usual).expect_output(&usual);
-    }
-    // In a batch of its own that takes too long, the deadline comes on time as well.
-    assert_eq!(server.admin_get("/faults?kind=slow&factor=10").status, 200);
-    client.send(post(
-        "X-Request-Timeout-Ms: 1000\r\n",
-        &unique("is running"),
-    ));
-    let (took, answer) = timed(|| client.response());
-    answer.expect_problem(504);
-    assert!(
-        took >= Duration::from_millis(990) && took <= Duration::from_millis(1400),
-        "{took:?}"
-    );
+    // In a batch of its own that does not end, the deadline comes on time as well.
+    let mut expired = 0.0;
+    let mut ask = || {
+        let in_a_second = post("X-Request-Timeout-Ms: 1000\r\n", &unique("is running"));
+        let (took, answer) = timed(|| client.request(&in_a_second));
+        expired += f64::from(u8::from(answer.status == 504));
+        (took, answer)
+    };
+    wait_for("it to run out of time while it runs", || {
+        server.release();
+        // What was held says that a second is too short for any batch, until that is measured anew.
+        wait_for("a second to be enough", || ask().1.status == 200);
+        server.hold();
+        let before = launched(&server);
+        let (took, answer) = ask();
+        assert!(matches!(answer.status, 429 | 504), "{answer:?}");
+        let on_time = answer.status == 429 || took >= Duration::from_millis(990);
+        assert!(on_time, "{took:?}");
+        // On a machine that stands still its time may be over before it runs.
+        answer.status == 504 && launched(&server) > before
+    });
+    server.release();
     // The late result is nobody's: the connection's next request gets its own.
     let next = unique("the next on this connection");
     client.infer(&next).expect_output(&next);
-    assert_eq!(
-        server
-            .fresh_metrics()
-            .value("funicular_late_results_total", &[]),
-        1.0
-    );
+    let late = || server.metric("funicular_late_results_total", &[]);
+    wait_for("the late result to be counted", || late() >= 1.0);
+    assert!(late() <= expired, "{} late of {expired}", late());
 }
 
 #[test]
 fn a_burst_does_not_starve_the_health_check() {
     let _machine = heavy();
     let server = Server::start(&["--sim-latency-ms", "20"]);
-    let is_over = AtomicBool::new(false);
-    let worst = thread::scope(|scope| {
-        let checks = scope.spawn(|| {
-            let mut worst = Duration::ZERO;
-            while !is_over.load(Ordering::Relaxed) {
-                // Each on a connection of its own, as a load balancer does it.
-                let (took, answer) = timed(|| server.get("/v2/health/ready"));
-                assert_eq!(answer.status, 200, "{answer:?}");
-                worst = worst.max(took);
-            }
-            worst
-        });
-        in_parallel(8, |_| {
+    // The burst goes on until health was checked often enough, each time on a connection of its own, as a load balancer does
+    // it.
+    let (is_over, checked, enough) = (AtomicBool::new(false), AtomicUsize::new(0), 50);
+    thread::scope(|scope| {
+        let _over = Until(&is_over);
+        let burst = |_| {
             let mut clients: Vec<_> = (0..100).map(|_| server.connect()).collect();
-            for _ in 0..10 {
+            while !is_over.load(Ordering::Relaxed) {
                 clients.iter_mut().for_each(|client| {
                     client.send(post("", &unique("burst")));
                 });
@@ -133,22 +116,28 @@ fn a_burst_does_not_starve_the_health_check() {
                     assert!(matches!(answer.status, 200 | 429), "{answer:?}");
                 }
             }
+        };
+        let bursts = scope.spawn(move || in_parallel(8, burst));
+        scope.spawn(|| {
+            let _over = Until(&is_over);
+            while checked.load(Ordering::Relaxed) < enough && !is_over.load(Ordering::Relaxed) {
+                assert_eq!(server.get("/v2/health/ready").status, 200);
+                checked.fetch_add(1, Ordering::Relaxed);
+            }
         });
-        is_over.store(true, Ordering::Relaxed);
-        checks.join().expect("health answers")
+        wait_for("health to be told in the burst", || {
+            checked.load(Ordering::Relaxed) >= enough || bursts.is_finished()
+        });
     });
-    eprintln!(
-        "health check in a burst: {:.1} ms at the worst",
-        worst.as_secs_f64() * 1e3
-    );
-    assert!(worst <= Duration::from_secs(1), "{worst:?}");
+    assert_eq!(checked.load(Ordering::Relaxed), enough);
 }
 
 #[test]
 fn batching_goes_on_after_a_wave_of_cancellations() {
     let _machine = heavy();
-    let server = Server::start(&["--gpus", "2", "--sim-latency-ms", "50", "--batch-max", "20"]);
-    for wave in 0..5 {
+    let small = ["--gpus", "2", "--sim-latency-ms", "50", "--batch-max", "20"];
+    let server = Server::start(&[&small[..], &PATIENT].concat());
+    for _wave in 0..5 {
         let mut clients: Vec<_> = (0..200).map(|_| server.connect()).collect();
         clients.iter_mut().for_each(|client| {
             client.send(post("", &unique("cancelled")));
@@ -162,20 +151,14 @@ fn batching_goes_on_after_a_wave_of_cancellations() {
             }
         }
         let input = unique("comes after the wave");
-        // Of the highest tier: those of the wave who are not seen to be gone yet may well be a reason to refuse free traffic.
-        let ask = || {
-            server
-                .connect()
-                .infer_with("X-Tier: enterprise\r\n", &input)
-        };
-        let (took, answer) = timed(ask);
-        answer.expect_output(&input);
-        assert!(took <= Duration::from_secs(5), "wave {wave}: {took:?}");
+        // Of the highest tier: it need not wait until those of the wave are seen to be gone.
+        server
+            .connect()
+            .infer_with("X-Tier: enterprise\r\n", &input)
+            .expect_output(&input);
     }
-    assert_eq!(
-        server.fresh_metrics().value("funicular_queue_depth", &[]),
-        0.0
-    );
+    // Those of the last wave may wait behind it until it is their turn to be found gone.
+    server.wait_waiting(0);
 }
 
 #[test]
@@ -185,6 +168,7 @@ fn no_gauge_keeps_what_left_early() {
     let (running, _) = occupy(&server);
     // Leaves while its batch runs.
     running.reset();
+    server.release();
     let (mut running, input) = occupy(&server);
     // Leave while they wait: by hanging up, with FIN, past their deadline.
     let mut leaving: Vec<_> = (0..3).map(|_| server.connect()).collect();
@@ -200,7 +184,8 @@ fn no_gauge_keeps_what_left_early() {
     let mut half = leaving.pop().expect("one");
     half.half_close();
     let answer = expiring.response();
-    assert!(matches!(answer.status, 200 | 429 | 504), "{answer:?}");
+    assert!(matches!(answer.status, 429 | 504), "{answer:?}");
+    server.release();
     running.response().expect_output(&input);
     // Leave before they are let in.
     server.connect().send(&post("", "cut off")[..40]);
@@ -248,9 +233,9 @@ fn readiness_says_no_when_every_worker_is_dead() {
         server.get("/v2/health/ready").status == 503
     });
     assert_eq!(server.get("/v2/health/live").status, 200);
-    let (took, answer) = timed(|| server.infer(&unique("refused")));
-    answer.expect_problem(503);
-    assert!(took <= Duration::from_millis(500), "{took:?}");
+    // At once, and not when its deadline passes: that would be a 504.
+    let problem = server.infer(&unique("refused")).expect_problem(503);
+    assert_eq!(problem["reason"], "no_gpu", "{problem}");
     // The page is rendered now and then: one that says no may still be about the moment before the last GPU went down.
     let says_why = |gpu: &serde_json::Value| {
         gpu["up"] == false && gpu["why"].as_str().is_some_and(|why| !why.is_empty())
@@ -265,7 +250,7 @@ fn readiness_says_no_when_every_worker_is_dead() {
 #[test]
 fn a_burst_into_full_queues_is_refused_and_breaks_nothing() {
     let _machine = heavy();
-    let server = slow_server("100", &["--batch-max", "8", "--queue-bound", "8"]);
+    let mut server = slow_server("100", &["--batch-max", "8", "--queue-bound", "8"]);
     let statuses = in_parallel(8, |_| {
         let mut clients: Vec<_> = (0..50).map(|_| server.connect()).collect();
         let mut statuses = Vec::new();
@@ -293,7 +278,8 @@ fn a_burst_into_full_queues_is_refused_and_breaks_nothing() {
     };
     assert_eq!(count(200) + count(429), 1200, "{statuses:?}");
     assert!(count(429) > 0, "the queue was full");
-    assert!(!server.log().contains("panicked"), "{}", server.log());
     let input = unique("as ever");
     server.infer(&input).expect_output(&input);
+    let log = server.end();
+    assert!(!log.contains("panicked"), "{log}");
 }

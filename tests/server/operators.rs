@@ -3,7 +3,11 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::support::{Client, Server, in_parallel, tools, wait_for};
+use serde_json::Value;
+
+use crate::support::{Client, Server, in_parallel, tools, wait_for, wait_some};
+
+const TIERS: [&str; 3] = ["enterprise", "paid", "free"];
 
 #[test]
 fn every_page_is_there_and_nothing_else() {
@@ -36,7 +40,16 @@ fn the_status_tells_what_a_person_wants_to_know() {
         server.metric("funicular_gpu_up", &[]) == 3.0
     });
     server.infer("x").expect_output("x");
-    let status = server.status();
+    // A page of the time of that request may show it waiting; and a stall that is taken for the batch time, less capacity.
+    let at_rest = |status: &Value| {
+        let waits = |tier: &&str| status["queues"][tier]["waiting"] != 0;
+        let capacity = status["capacity_requests_per_second"].as_f64();
+        !TIERS.iter().any(|tier| waits(&tier)) && capacity > Some(1_000.0)
+    };
+    let status = wait_some("a status of a server at rest", || {
+        server.infer("x").expect_output("x");
+        Some(server.status()).filter(at_rest)
+    });
     assert_eq!(status["ready"], true);
     assert_eq!(status["draining"], false);
     assert_eq!(status["zone"], "green");
@@ -45,13 +58,10 @@ fn the_status_tells_what_a_person_wants_to_know() {
     let gpus = status["gpus"].as_array().expect("a list");
     assert_eq!(gpus.len(), 3);
     assert!(gpus.iter().all(|gpu| gpu["up"] == true), "{status}");
-    for tier in ["enterprise", "paid", "free"] {
-        assert_eq!(status["queues"][tier]["waiting"], 0, "{status}");
-    }
     let capacity = status["capacity_requests_per_second"]
         .as_f64()
         .expect("a number");
-    assert!(capacity > 1_000.0 && capacity <= 30_000.0, "{capacity}");
+    assert!(capacity <= 30_000.0, "{capacity}");
 }
 
 #[test]
@@ -89,7 +99,9 @@ fn a_request_leaves_its_trace_in_every_family() {
         .connect()
         .infer_with("X-Tier: paid\r\n", "x")
         .expect_output("x");
-    let metrics = server.fresh_metrics();
+    // The last that is counted of a request.
+    let duration = "funicular_request_duration_seconds_count";
+    let metrics = server.expect_count(duration, &[("tier", "paid")], 1.0);
     let value = |name, labels: &[(&str, &str)]| metrics.value(name, labels);
     assert_eq!(
         value(

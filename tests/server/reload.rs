@@ -37,14 +37,15 @@ fn a_hang_up_ends_neither_server_nor_worker() {
 #[test]
 fn signals_leave_no_errors_in_the_log() {
     let _machine = light();
-    let server = Server::start(&["--sim-latency-ms", "5"]);
+    let mut server = Server::start(&["--sim-latency-ms", "5"]);
     for _ in 0..10 {
         server.signal(Signal::STOP);
         server.signal(Signal::CONT);
         reload(&server);
     }
     server.infer("a").expect_output("a");
-    assert!(!server.log().contains("ERROR"), "{}", server.log());
+    let log = server.end();
+    assert!(!log.contains("ERROR"), "{log}");
 }
 
 #[test]

@@ -2,62 +2,79 @@
 
 use std::time::Duration;
 
+use crate::support::server::{HOLDABLE, PATIENT};
 use crate::support::{Client, Server, in_parallel, light, post, timed, unique, wait_for};
 
-/// Batches that never end, on as many GPUs as a test has requests.
-fn stuck() -> Server {
-    Server::start(&[
-        "--gpus",
-        "8",
-        "--sim-latency-ms",
-        "10",
-        "--batch-timeout-ms",
-        "60000",
-        "--deadline-ms",
-        "1500",
-        "--sim-fault",
-        "kind=hang,batch=2,every=1,times=0",
-    ])
+/// Batches that don't end, on more GPUs than a test has requests, and the deadline of requests that name none.
+fn stuck(deadline_ms: &str) -> Server {
+    let many = ["--gpus", "16", "--sim-latency-ms", "10"];
+    let flags = [&many[..], &["--deadline-ms", deadline_ms], &HOLDABLE].concat();
+    let server = Server::start(&flags);
+    // A stall that is taken for the batch time would be a reason to refuse who has little time.
+    wait_for("a short batch time to be measured", || {
+        let asked = server.connect().infer_with(SHORT, "short");
+        asked.status == 200
+    });
+    server.hold();
+    server
 }
 
-fn expect_on_time(elapsed: Duration, deadline_ms: u64) {
+const SHORT: &str = "X-Request-Timeout-Ms: 300\r\n";
+
+/// Asks, and is told that the time is over: not before it is, and long before any other time would be.
+fn expect_expiry(server: &Server, headers: &str, deadline_ms: u64) {
+    let mut client = server.connect();
+    let (elapsed, response) = timed(|| client.infer_with(headers, "never"));
+    response.expect_problem(504);
+    assert!(!response.closes(), "the connection is as good as before");
     let deadline = Duration::from_millis(deadline_ms);
     assert!(elapsed >= deadline, "{elapsed:?} is before {deadline:?}");
-    let late = deadline + deadline.max(Duration::from_millis(500));
-    assert!(elapsed < late, "{elapsed:?} is long after {deadline:?}");
+    assert_eq!(client.get("/v2/health/live").status, 200);
+}
+
+/// Each of these requests expires, side by side, and all of them are counted.
+fn expect_expiries(server: &Server, cases: &[(&str, u64)]) {
+    let (answers, tickets) = ("funicular_requests_total", "funicular_abandoned_total");
+    let told = [("code", "504")];
+    let before = server.fresh_metrics();
+    in_parallel(cases.len(), |case| {
+        expect_expiry(server, cases[case].0, cases[case].1);
+    });
+    let count = cases.len() as f64;
+    server.expect_count(answers, &told, before.value(answers, &told) + count);
+    let after = server.expect_count(tickets, &[], before.value(tickets, &[]) + count);
+    assert_eq!(after.value("funicular_queue_depth", &[]), 0.0);
 }
 
 #[test]
-fn the_smallest_of_all_deadlines_is_kept_on_time() {
+fn the_smallest_of_all_deadlines_is_kept_whatever_the_gpus_do() {
     let _machine = light();
-    let server = stuck();
+    // Whoever went by another one than the smallest would not answer before the test has lost its patience.
+    let server = stuck("600000");
     let cases = [
-        ("", 1_500),
+        (SHORT, 300),
         ("X-Request-Timeout-Ms: 400\r\n", 400),
         ("grpc-timeout: 600m\r\n", 600),
         ("grpc-timeout: 1S\r\n", 1_000),
         ("x-envoy-expected-rq-timeout-ms: 500\r\n", 500),
         (
-            "X-Request-Timeout-Ms: 900\r\ngrpc-timeout: 700000u\r\nx-envoy-expected-rq-timeout-ms: 800\r\n",
+            "X-Request-Timeout-Ms: 300000\r\ngrpc-timeout: 700000u\r\nx-envoy-expected-rq-timeout-ms: 400000\r\n",
             700,
         ),
-        ("X-Request-Timeout-Ms: 99999\r\n", 1_500),
+        (
+            "X-Request-Timeout-Ms: 450\r\ngrpc-timeout: 5M\r\nx-envoy-expected-rq-timeout-ms: 400000\r\n",
+            450,
+        ),
     ];
-    in_parallel(cases.len(), |case| {
-        let (headers, deadline_ms) = cases[case];
-        let mut client = server.connect();
-        let (elapsed, response) = timed(|| client.infer_with(headers, "never"));
-        response.expect_problem(504);
-        assert!(!response.closes(), "the connection is as good as before");
-        expect_on_time(elapsed, deadline_ms);
-        assert_eq!(client.get("/v2/health/live").status, 200);
-    });
-    let metrics = server.fresh_metrics();
-    let timed_out = metrics.value("funicular_requests_total", &[("code", "504")]);
-    assert_eq!(timed_out, cases.len() as f64);
-    let abandoned = metrics.value("funicular_abandoned_total", &[]);
-    assert_eq!(abandoned, cases.len() as f64, "{}", metrics.text());
-    assert_eq!(metrics.value("funicular_queue_depth", &[]), 0.0);
+    expect_expiries(&server, &cases);
+}
+
+#[test]
+fn nobody_gets_more_time_than_the_server_gives() {
+    let _machine = light();
+    let server = stuck("1500");
+    let cases = [("", 1_500), ("X-Request-Timeout-Ms: 300000\r\n", 1_500)];
+    expect_expiries(&server, &cases);
 }
 
 #[test]
@@ -75,14 +92,18 @@ fn a_result_that_comes_too_late_is_not_given_to_the_next_request() {
         "10000",
     ]);
     let mut client = server.connect();
+    let late = || server.metric("funicular_late_results_total", &[]);
+    let mut expired = 0;
     wait_for("a request to meet a slow batch", || {
         let input = unique("too late");
-        let response = client.infer_with("X-Request-Timeout-Ms: 300\r\n", &input);
+        let response = client.infer_with(SHORT, &input);
         match response.status {
             200 => drop(response.expect_output(&input)),
             status => assert!(matches!(status, 429 | 504), "{response:?}"),
         }
-        response.status == 504
+        expired += u32::from(response.status == 504);
+        // On a machine that stands still its time may be over before it is in any batch.
+        expired > 0 && late() > 0.0
     });
     wait_for("the next answer on the same connection", || {
         let input = unique("next");
@@ -94,46 +115,35 @@ fn a_result_that_comes_too_late_is_not_given_to_the_next_request() {
         response.status == 200
     });
     assert!(!client.has_news(), "something came unasked for");
-    let late = server
-        .fresh_metrics()
-        .value("funicular_late_results_total", &[]);
-    assert_eq!(late, 1.0);
+    assert!(late() <= f64::from(expired), "{} late", late());
 }
 
 #[test]
 fn callers_that_have_gone_take_no_place_in_a_batch() {
     let _machine = light();
-    let server = Server::start(&[
-        "--gpus",
-        "1",
-        "--sim-latency-ms",
-        "2000",
-        "--deadline-ms",
-        "20000",
-        "--target-latency-ms",
-        "10000",
-    ]);
+    let one = ["--gpus", "1", "--sim-latency-ms", "5"];
+    let server = Server::start(&[&one[..], &PATIENT, &HOLDABLE].concat());
+    server.hold();
     let mut first = server.connect();
     first.send(post("", "first"));
-    wait_for("the first batch to run", || {
-        server.status()["gpus"][0]["running"].as_u64() == Some(1)
-    });
+    server.wait_running(1);
     let mut leaving: Vec<_> = (0..10).map(|_| server.connect()).collect();
     for client in &mut leaving {
         client.send(post("", &unique("leaving")));
     }
-    wait_for("them to wait", || {
-        server.metric("funicular_queue_depth", &[("tier", "free")]) == 10.0
-    });
+    server.wait_waiting(10);
     leaving.drain(..5).for_each(Client::reset);
     drop(leaving);
     let mut last = server.connect();
     last.send(post("", "last"));
+    wait_for(
+        "the last one to wait as well, or some to be found gone",
+        || server.metric("funicular_queue_depth", &[]) != 10.0,
+    );
+    server.release();
     first.response().expect_output("first");
     last.response().expect_output("last");
-    let metrics = server.fresh_metrics();
-    let gone = metrics.value("funicular_requests_total", &[("code", "499")]);
-    assert_eq!(gone, 10.0);
+    let metrics = server.expect_count("funicular_requests_total", &[("code", "499")], 10.0);
     assert_eq!(metrics.value("funicular_slots_filled_total", &[]), 2.0);
     let abandoned = metrics.value("funicular_abandoned_total", &[("reason", "gone")]);
     assert_eq!(abandoned, 10.0);

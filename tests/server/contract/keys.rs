@@ -49,12 +49,8 @@ fn a_key_says_the_tier_and_the_tier_header_is_ignored() {
     client.infer_with(headers, "x").expect_output("x");
     let nonsense = "Authorization: bearer paid-secret\r\nX-Tier: platinum\r\n";
     client.infer_with(nonsense, "x").expect_output("x");
-    let metrics = server.fresh_metrics();
-    let paid = metrics.value(
-        "funicular_requests_total",
-        &[("tier", "paid"), ("code", "200")],
-    );
-    assert_eq!(paid, 2.0);
+    let paid = [("tier", "paid"), ("code", "200")];
+    server.expect_count("funicular_requests_total", &paid, 2.0);
 }
 
 #[test]

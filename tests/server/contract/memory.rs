@@ -4,14 +4,23 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::thread;
 
-use crate::support::server::STUCK;
+use crate::support::server::{HOLDABLE, PATIENT, STUCK};
 use crate::support::{Client, Server, light, post, unique, wait_for};
 
 const HELD: &str = "funicular_request_memory_bytes";
 const MIB: usize = 1 << 20;
 
+/// Whoever has sent a part of a request may take as long as the test needs.
 fn server(flags: &[&str]) -> Server {
-    Server::start(&[&["--request-memory-mib", "1"], flags].concat())
+    let small = [
+        "--request-memory-mib",
+        "1",
+        "--header-timeout-ms",
+        "600000",
+        "--body-timeout-ms",
+        "600000",
+    ];
+    Server::start(&[&small, flags].concat())
 }
 
 /// So many bytes of a request whose end never comes.
@@ -58,11 +67,14 @@ fn unfinished_bodies_have_a_bound_together_and_small_requests_pass() {
     assert!((5..=11).contains(&parts.len()), "{}", parts.len());
     let input = unique("small");
     server.infer(&input).expect_output(&input);
-    let metrics = server.fresh_metrics();
     let shed = [("tier", "paid"), ("reason", "memory")];
-    assert!(metrics.value("funicular_shed_total", &shed) >= 1.0);
+    wait_for("the refusal to be counted", || {
+        server.metric("funicular_shed_total", &shed) >= 1.0
+    });
     assert_eq!(
-        metrics.value("funicular_request_memory_limit_bytes", &[]),
+        server
+            .metrics()
+            .value("funicular_request_memory_limit_bytes", &[]),
         MIB as f64
     );
     // Those who leave give it back.
@@ -75,18 +87,9 @@ fn unfinished_bodies_have_a_bound_together_and_small_requests_pass() {
 #[test]
 fn inputs_that_wait_for_an_answer_count() {
     let _machine = light();
-    let server = server(&[
-        "--sim-latency-ms",
-        "1500",
-        "--gpus",
-        "1",
-        "--batch-max",
-        "100",
-        "--target-latency-ms",
-        "60000",
-        "--deadline-ms",
-        "60000",
-    ]);
+    let one = ["--sim-latency-ms", "5", "--gpus", "1"];
+    let server = server(&[&one[..], &PATIENT, &HOLDABLE].concat());
+    server.hold();
     let inputs: Vec<_> = (0..24)
         .map(|_| format!("{}{}", unique("x"), "y".repeat(60_000)))
         .collect();
@@ -98,6 +101,13 @@ fn inputs_that_wait_for_an_answer_count() {
             client
         })
         .collect();
+    wait_for("each of them to be held or refused", || {
+        let refused = clients.iter().filter(|client| client.has_news()).count();
+        // Of each all but the first 4 KiB.
+        let held = server.metric(HELD, &[]) as usize / 55_000;
+        refused + held == clients.len()
+    });
+    server.release();
     let (mut answered, mut refused) = (0, 0);
     for (client, input) in clients.iter_mut().zip(&inputs) {
         let response = client.response();

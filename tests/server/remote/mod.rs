@@ -12,21 +12,24 @@ mod stranger;
 use std::net::SocketAddr;
 
 use crate::support::Server;
+use crate::support::server::PATIENT;
 use crate::support::traffic::{answered, described, failed, traffic, wait_answered};
 
-/// So that neither a deadline nor admission decides anything on a machine that is busy with other tests.
-const PATIENT: [&str; 10] = [
-    "--deadline-ms",
-    "30000",
-    "--target-latency-ms",
-    "30000",
-    "--backlog-yellow-s",
-    "98",
-    "--backlog-red-s",
-    "99",
-    "--backlog-limit-s",
-    "100",
-];
+/// The batch time-out of a server whose test names none: a worker that gets no processor for some seconds has not lost its
+/// batch.
+const BATCH_TIMEOUT: [&str; 2] = ["--batch-timeout-ms", "20000"];
+
+/// That of tests whose worker is lost in mid-batch, which shows only when it has passed.
+const SHORT_BATCH_TIMEOUT: [&str; 2] = ["--batch-timeout-ms", "4000"];
+
+/// The flags of a server whose workers are named by `workers`; neither admission nor the machine decides anything.
+fn flags<'a>(workers: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    let mut all = [&PATIENT[..], workers, more].concat();
+    if !all.contains(&BATCH_TIMEOUT[0]) {
+        all.extend(BATCH_TIMEOUT);
+    }
+    all
+}
 
 /// A worker whose batches take `latency_ms`.
 fn worker(latency_ms: &str, flags: &[&str]) -> Server {
@@ -35,18 +38,13 @@ fn worker(latency_ms: &str, flags: &[&str]) -> Server {
 }
 
 /// A server whose GPUs are behind these addresses.
-fn server(workers: &[SocketAddr], flags: &[&str]) -> Server {
+fn server(workers: &[SocketAddr], more: &[&str]) -> Server {
     let urls: Vec<String> = workers
         .iter()
         .map(|address| format!("http://{address}"))
         .collect();
     let named = urls.iter().flat_map(|url| ["--worker", url]);
-    let all: Vec<&str> = PATIENT
-        .into_iter()
-        .chain(named)
-        .chain(flags.iter().copied())
-        .collect();
-    let mut server = Server::start(&all);
+    let mut server = Server::start(&flags(&named.collect::<Vec<_>>(), more));
     wait_up(&mut server, workers.len());
     server
 }

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use crate::support::server::run;
-use crate::support::{Client, Response, Server, in_parallel, unique, wait_for};
+use crate::support::server::{HOLDABLE, run};
+use crate::support::{Client, Response, Server, unique, wait_for};
 
-use super::{batch, batches, post_batch, server, worker};
+use super::{batch, post_batch, server, worker};
 
 fn ask(worker: &Server, id: &str, inputs: &[&str]) -> Response {
     worker.connect().request(post_batch("", &batch(id, inputs)))
@@ -42,31 +42,49 @@ fn a_batch_runs_whole_and_comes_back_with_its_ids() {
         [ok("0", "ONE"), ok("1", "TWO"), ok("2", "")]
     );
     assert_eq!(response.json()["batch_id"], "b-1");
-    let metrics = worker.fresh_metrics();
-    let launches = |reason| metrics.value("funicular_batch_launches_total", &[("reason", reason)]);
-    assert_eq!((launches("whole"), launches("paced")), (1.0, 0.0));
+    let whole = [("reason", "whole")];
+    let metrics = worker.expect_count("funicular_batch_launches_total", &whole, 1.0);
+    let paced = metrics.value("funicular_batch_launches_total", &[("reason", "paced")]);
+    assert_eq!(paced, 0.0);
     assert_eq!(metrics.value("funicular_slots_filled_total", &[]), 3.0);
+}
+
+/// A worker whose batches end when the test says so.
+fn held() -> Server {
+    let worker = worker("10", &HOLDABLE);
+    worker.hold();
+    worker
 }
 
 #[test]
 fn a_batch_sent_again_gets_the_same_results_and_runs_once() {
-    let worker = worker("1500", &[]);
+    let worker = worker("10", &HOLDABLE);
     let once = ask(&worker, "same", &["a", "b"]);
     let again = ask(&worker, "same", &["a", "b"]);
     assert_eq!((again.status, &again.body), (200, &once.body));
     // And while it runs: everybody waits for the same run.
-    let many = in_parallel(8, |_| ask(&worker, "together", &["c", "d"]));
-    assert!(many.iter().all(|response| response.body == many[0].body));
-    assert_eq!(results(&many[0]), [ok("0", "C"), ok("1", "D")]);
+    worker.hold();
+    let send = |id: &str, inputs: &[&str]| {
+        let mut client = worker.connect();
+        client.send(post_batch("", &batch(id, inputs)));
+        client
+    };
+    let mut many = [(); 8].map(|()| send("together", &["c", "d"]));
+    worker.wait_running(2);
+    worker.release();
+    let first = many[0].response();
+    assert_eq!(results(&first), [ok("0", "C"), ok("1", "D")]);
+    for client in &mut many[1..] {
+        assert_eq!(client.response().body, first.body);
+    }
     // And although whoever sent it first is gone.
-    let mut gone = worker.connect();
-    gone.send(post_batch("", &batch("left", &["e"])));
-    wait_for("the batch to run", || {
-        worker.status()["gpus"][0]["running"].as_u64() == Some(1)
-    });
+    worker.hold();
+    let gone = send("left", &["e"]);
+    worker.wait_running(1);
     gone.reset();
+    worker.release();
     assert_eq!(results(&ask(&worker, "left", &["e"])), [ok("0", "E")]);
-    assert_eq!(batches(&worker), 3.0);
+    worker.expect_count("funicular_batches_total", &[], 3.0);
 }
 
 #[test]
@@ -77,13 +95,24 @@ fn another_batch_under_a_known_id_is_refused() {
         ask(&worker, "taken", other).expect_problem(409);
     }
     assert_eq!(results(&ask(&worker, "taken", &["a"])), [ok("0", "A")]);
-    assert_eq!(batches(&worker), 1.0);
+    worker.expect_count("funicular_batches_total", &[], 1.0);
 }
 
 #[test]
 fn one_batch_runs_one_waits_and_others_are_told_to_come_back() {
-    let worker = worker("1500", &[]);
-    let answers = in_parallel(6, |index| ask(&worker, &index.to_string(), &["a"]));
+    let worker = held();
+    let mut clients: Vec<_> = (0..6)
+        .map(|index| {
+            let mut client = worker.connect();
+            client.send(post_batch("", &batch(&index.to_string(), &["a"])));
+            client
+        })
+        .collect();
+    wait_for("four to be told", || {
+        clients.iter().filter(|client| client.has_news()).count() >= 4
+    });
+    worker.release();
+    let answers: Vec<_> = clients.iter_mut().map(Client::response).collect();
     let (ran, told): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
     assert_eq!((ran.len(), told.len()), (2, 4));
     for answer in told {
@@ -164,7 +193,8 @@ fn a_batch_on_which_the_function_raises_is_answered_as_one() {
     );
     assert_eq!(ask(&worker, "b", &["good", "poison"]).status, 422);
     assert_eq!(results(&ask(&worker, "c", &["good"])), [ok("0", "GOOD")]);
-    assert_eq!(batches(&worker), 2.0, "nobody searched for it here");
+    // Nobody searched for it here.
+    worker.expect_count("funicular_batches_total", &[], 2.0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::support::model::Model;
 use crate::support::tools::is_there;
 use crate::support::{Client, Server, heavy, in_parallel, unique, wait_for};
 
-use super::{described, failed, server, traffic, wait_answered, wait_up};
+use super::{SHORT_BATCH_TIMEOUT, described, failed, server, traffic, wait_answered, wait_up};
 
 /// Upper case like the simulated executor, except for what it does not take; tells its parameters and ids.
 const FUNCTION: &str = r#"
@@ -37,14 +37,15 @@ fn an_output_that_is_far_too_long_is_its_callers_affair() {
     let source = "def batchstring(inputs):\n    return ['é' * 2_000_000 if text == 'long' else text.upper() for text in inputs]\n";
     let model = Model::new(source);
     let worker = worker(&model);
-    let server = server(&[worker.listen()], &["--batch-timeout-ms", "30000"]);
+    let mut server = server(&[worker.listen()], &["--batch-timeout-ms", "30000"]);
     for _ in 0..2 {
         let problem = server.infer("long").expect_problem(500);
         let detail = problem["detail"].as_str().expect("text");
         assert_eq!(detail, "the output is longer than 262144 bytes");
         server.infer("a").expect_output("a");
     }
-    assert!(!server.log().contains(" is down: "), "{}", server.log());
+    let log = server.end();
+    assert!(!log.contains(" is down: "), "{log}");
 }
 
 fn worker(model: &Model) -> Server {
@@ -70,6 +71,7 @@ fn a_function_of_your_own_runs_on_workers() {
         "--batch-max",
         "12",
     ];
+    let flags = [&flags[..], &SHORT_BATCH_TIMEOUT].concat();
     let mut server = server(&workers.each_ref().map(Server::listen), &flags);
     // Parameters and the caller's id on their way out, tokens on their way back.
     let body = r#"{"input": "tell", "parameters": {"max_tokens": 3}}"#;

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::tools::free_address;
+use crate::support::tools::Reserved;
 use crate::support::{Server, heavy, light, wait_for};
 
 use super::{
-    PATIENT, answered, batches, described, failed, traffic, wait_answered, wait_up, worker,
+    SHORT_BATCH_TIMEOUT, answered, batches, described, failed, traffic, wait_answered, wait_up,
+    worker,
 };
 
 const CALLERS: usize = 24;
@@ -55,8 +56,7 @@ impl List {
     /// A server for the workers of this list, of which `up` are there.
     fn server(&self, up: usize, flags: &[&str]) -> Server {
         let path = self.path.to_str().expect("text");
-        let all = [&PATIENT[..], &["--workers-file", path], flags].concat();
-        let mut server = Server::start(&all);
+        let mut server = Server::start(&super::flags(&["--workers-file", path], flags));
         wait_up(&mut server, up);
         server
     }
@@ -149,7 +149,7 @@ fn all_workers_are_replaced_at_once_and_capacity_never_falls_to_nothing() {
     let old = [(); 2].map(|()| worker("40", &[]));
     let new = [(); 2].map(|()| worker("40", &[]));
     let list = List::new(&old.each_ref());
-    let server = list.server(2, &["--workers-max", "3"]);
+    let mut server = list.server(2, &["--workers-max", "3"]);
     let statuses = traffic(&server, CALLERS, || {
         wait_answered(&server, 50);
         list.change(&server, &new.each_ref());
@@ -162,11 +162,8 @@ fn all_workers_are_replaced_at_once_and_capacity_never_falls_to_nothing() {
         wait_answered(&server, 50);
     });
     assert_eq!(failed(&statuses), 0, "{}", described(&statuses));
-    assert!(
-        !server.log().contains("last one in service"),
-        "{}",
-        server.log()
-    );
+    let log = server.end();
+    assert!(!log.contains("last one in service"), "{log}");
 }
 
 #[test]
@@ -174,7 +171,7 @@ fn a_worker_that_is_killed_or_hangs_is_removed_and_no_caller_notices() {
     let _machine = heavy();
     let [stays, mut dead, stuck] = [(); 3].map(|()| worker("40", &[]));
     let list = List::new(&[&stays, &dead, &stuck]);
-    let mut server = list.server(3, &["--batch-timeout-ms", "1500"]);
+    let mut server = list.server(3, &SHORT_BATCH_TIMEOUT);
     let statuses = traffic(&server, CALLERS, || {
         wait_answered(&server, 50);
         dead.signal(Signal::KILL);
@@ -198,7 +195,8 @@ fn a_worker_that_is_not_there_yet_is_added_and_serves_once_it_comes() {
     let first = worker("10", &[]);
     let list = List::new(&[&first]);
     let mut server = list.server(1, &[]);
-    let address = free_address();
+    let reserved = Reserved::new();
+    let address = reserved.address();
     list.set_addresses(&[first.listen(), address]);
     reload(&server);
     server.wait_for("it to be known and missed", |server| {
@@ -256,11 +254,7 @@ fn a_list_that_makes_no_sense_changes_nothing() {
     assert_eq!(server.status()["gpus"].as_array().expect("a list").len(), 1);
     list.change(&server, &[&one, &two]);
     wait_up(&mut server, 2);
-    assert!(
-        server
-            .log()
-            .contains(&format!("2 workers, new {}", url(&two)))
-    );
+    server.wait_log(&format!("2 workers, new {}", url(&two)));
 }
 
 #[test]
@@ -297,8 +291,7 @@ fn fifty_reloads_under_traffic_cost_nobody_anything_and_leave_nothing_behind() {
     let workers = [(); 3].map(|()| worker("10", &[]));
     let [a, b, c] = workers.each_ref();
     let list = List::new(&[a, b]);
-    // A worker that gets no processor for half a second has not lost its batch.
-    let mut server = list.server(2, &["--workers-max", "4", "--batch-timeout-ms", "20000"]);
+    let mut server = list.server(2, &["--workers-max", "4"]);
     let mut before = (0, 0);
     let statuses = traffic(&server, 8, || {
         wait_answered(&server, 50);
@@ -351,7 +344,8 @@ fn the_configuration_file_names_workers_too_and_tells_what_needs_a_restart() {
         std::fs::write(&path, text).expect("written");
     };
     write("", &[&one]);
-    let mut server = Server::start(&["--config", path.to_str().expect("text")]);
+    let config = ["--config", path.to_str().expect("text")];
+    let mut server = Server::start(&super::flags(&config, &[]));
     wait_up(&mut server, 1);
     write("canary = 'hm'\nqueue_bound = 500\n", &[&one, &two]);
     reload(&server);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::tools::{Listening, free_address, is_there};
+use crate::support::tools::{Listening, Reserved, is_there};
 use crate::support::{Client, in_parallel, light, unique};
 
 use super::{batch, post_batch, server};
@@ -20,7 +20,8 @@ fn the_worker_in_plain_python_serves() {
         .filter(|line| !line.trim().is_empty())
         .count();
     assert!(lines <= 60, "{lines} lines are more than a reader wants");
-    let address = free_address();
+    let reserved = Reserved::new();
+    let address = reserved.address();
     let port = address.port().to_string();
     let _worker = Listening::start("python3", &[&example.display().to_string(), &port], address);
     let server = server(&[address], &["--batch-max", "10"]);

@@ -10,7 +10,7 @@ pub mod server;
 pub mod tools;
 pub mod traffic;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
@@ -87,6 +87,16 @@ pub fn in_parallel<T: Send>(count: usize, body: impl Fn(usize) -> T + Sync) -> V
         });
         joined.collect()
     })
+}
+
+/// Says that something is over when it is dropped, by a panic too: who goes on until then would else keep the test from
+/// failing.
+pub struct Until<'a>(pub &'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Tests that load the machine run alone; the others, with each other.

@@ -9,6 +9,8 @@ use std::thread::{self, JoinHandle};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use funicular::clock;
+
 use super::{BOUND, Client, Response, wait_for, wait_some};
 
 /// Flags with which every batch after the canary hangs, and nothing gives up on it: whoever is let in stays.
@@ -23,6 +25,24 @@ pub const STUCK: [&str; 8] = [
     "600000",
 ];
 
+/// Flags with which nobody is shed, however slow the machine makes the batches look: for tests of anything but admission.
+pub const PATIENT: [&str; 8] = [
+    "--target-latency-ms",
+    "45000",
+    "--backlog-yellow-s",
+    "98",
+    "--backlog-red-s",
+    "99",
+    "--backlog-limit-s",
+    "100",
+];
+
+/// Flags of a server whose batches a test may [`hold`](Server::hold).
+pub const HOLDABLE: [&str; 3] = ["--sim-faults-admin", "--batch-timeout-ms", "600000"];
+
+/// The deadline of a server whose test names none: one that a machine which stands still for some seconds does not pass.
+const DEADLINE: [&str; 2] = ["--deadline-ms", "45000"];
+
 /// A running server. Dropping it kills the process; if the test is failing by then, its log is printed.
 pub struct Server {
     child: Child,
@@ -35,7 +55,7 @@ pub struct Server {
 
 impl Server {
     /// Starts `funicular` with `flags` on free ports and waits until its start-up screen is complete. A `--listen` or
-    /// `--admin` among the flags wins over the free port.
+    /// `--admin` among the flags wins over the free port, and a `--deadline-ms` over the long one of the tests.
     ///
     /// # Panics
     /// If it ends instead.
@@ -57,6 +77,9 @@ impl Server {
             if !flags.contains(&name) {
                 all.extend([name, "127.0.0.1:0"]);
             }
+        }
+        if !flags.contains(&DEADLINE[0]) {
+            all.extend(DEADLINE);
         }
         all.extend(flags);
         Server::start_with(&all)
@@ -176,6 +199,52 @@ impl Server {
         self.metrics().value(name, labels)
     }
 
+    /// Waits until a count has come to `value`, and makes sure that it goes no further. What becomes of a request is counted
+    /// after its caller has the answer. Gives the reading.
+    pub fn expect_count(&self, name: &str, labels: &[(&str, &str)], value: f64) -> Metrics {
+        let due = clock::now() + BOUND;
+        while self.metric(name, labels) < value && clock::now() < due {
+            thread::park_timeout(super::LOOK_EVERY);
+        }
+        let metrics = self.fresh_metrics();
+        let found = metrics.value(name, labels);
+        assert_eq!(found, value, "{name} {labels:?} in {}", metrics.text());
+        metrics
+    }
+
+    /// Scripts a fault from now on; the server was started with `--sim-faults-admin`.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn script(&self, line: &str) {
+        let answer = self.admin_get(&format!("/faults?{line}"));
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+
+    /// From now on no batch that begins ends before [`Server::release`]. See [`HOLDABLE`].
+    pub fn hold(&self) {
+        self.script("kind=hold&every=1");
+    }
+
+    /// Lets all batches go that are held.
+    pub fn release(&self) {
+        self.script("kind=clear");
+    }
+
+    /// Waits until the first GPU runs a batch of `count` tickets.
+    pub fn wait_running(&self, count: u64) {
+        wait_for("a batch to run", || {
+            self.status()["gpus"][0]["running"].as_u64() == Some(count)
+        });
+    }
+
+    /// Waits until so many tickets wait.
+    pub fn wait_waiting(&self, count: usize) {
+        wait_for("so many to wait", || {
+            self.metric("funicular_queue_depth", &[]) == count as f64
+        });
+    }
+
     /// Waits until `condition` holds, see [`wait_for`]; panics early if the server ends meanwhile.
     pub fn wait_for(&mut self, what: &str, mut condition: impl FnMut(&Server) -> bool) {
         wait_for(what, || {
@@ -201,6 +270,18 @@ impl Server {
     /// SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
+    }
+
+    /// Ends it and gives all that it logged: what is said once, or not at all, shows only now, since the log is written by a
+    /// thread of its own.
+    ///
+    /// # Panics
+    /// If it ends with an error.
+    pub fn end(&mut self) -> String {
+        self.terminate();
+        let status = self.wait_exit();
+        assert!(status.success(), "{status}");
+        self.log()
     }
 
     /// Waits for its end.
@@ -274,9 +355,9 @@ pub fn run(arguments: &[&str]) -> Output {
 /// If it does not end.
 pub fn run_command(mut command: Command) -> Output {
     let mut child = command.spawn().expect("the binary can be run");
-    let due = funicular::clock::now() + BOUND;
+    let due = clock::now() + BOUND;
     while child.try_wait().expect("a child").is_none() {
-        if funicular::clock::now() >= due {
+        if clock::now() >= due {
             let _ = child.kill();
             panic!("{command:?} does not end");
         }

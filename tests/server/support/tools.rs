@@ -1,10 +1,11 @@
 //! Programs that a machine may or may not have: real clients and proxies.
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use socket2::{Domain, Socket, Type};
 
 use super::{Client, wait_for, wait_some};
 
@@ -97,8 +98,31 @@ impl Drop for Listening {
     }
 }
 
-/// A port that was free a moment ago, for programs that can't be asked which one they took.
-pub fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound")
+/// A port for a program that can't be asked which one it took, and that comes later, or again. Nobody else gets it as a free
+/// one while this lives: it is bound and never listens, in a way that lets a program listen there which names it.
+pub struct Reserved {
+    address: SocketAddr,
+    _socket: Socket,
+}
+
+impl Reserved {
+    /// A free port.
+    pub fn new() -> Reserved {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        // Most programs listen with the first of these, some with the second as well.
+        socket.set_reuse_address(true).expect("an option");
+        socket.set_reuse_port(true).expect("an option");
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        socket.bind(&any.into()).expect("a free port");
+        let bound = socket.local_addr().expect("bound");
+        Reserved {
+            address: bound.as_socket().expect("an IP address"),
+            _socket: socket,
+        }
+    }
+
+    /// The address with that port.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
 }

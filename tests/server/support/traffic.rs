@@ -1,9 +1,13 @@
-//! Callers who ask without pause while something happens to a server.
+//! Callers who ask without pause while something happens to a server. Those who are told to come back later do so, or a
+//! server that turns everybody away for a moment would be asked more often in it than in all the time before.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
-use super::{Client, Server, output_of, unique, wait_for};
+use funicular::clock;
+
+use super::{Client, LOOK_EVERY, Response, Server, output_of, unique, wait_for};
 
 /// What callers saw: the status of every request. An output that is not its input's fails the test at once.
 pub fn traffic(server: &Server, callers: usize, meanwhile: impl FnOnce()) -> Vec<u16> {
@@ -13,7 +17,14 @@ pub fn traffic(server: &Server, callers: usize, meanwhile: impl FnOnce()) -> Vec
             let mut client = server.connect();
             let mut statuses = Vec::new();
             while !over.load(Ordering::Relaxed) {
-                statuses.push(one(server, &mut client));
+                let response = one(server, &mut client);
+                statuses.push(response.status);
+                if let Some(pause) = asked_to_wait(&response) {
+                    let due = clock::now() + pause;
+                    while !over.load(Ordering::Relaxed) && clock::now() < due {
+                        thread::park_timeout(LOOK_EVERY);
+                    }
+                }
             }
             statuses
         };
@@ -29,7 +40,7 @@ pub fn traffic(server: &Server, callers: usize, meanwhile: impl FnOnce()) -> Vec
     })
 }
 
-fn one(server: &Server, client: &mut Client) -> u16 {
+fn one(server: &Server, client: &mut Client) -> Response {
     let input = unique("Traffic");
     let response = client.infer(&input);
     if response.status == 200 {
@@ -42,7 +53,14 @@ fn one(server: &Server, client: &mut Client) -> u16 {
     if response.closes() {
         *client = server.connect();
     }
-    response.status
+    response
+}
+
+/// How long the server says to wait, if it does.
+fn asked_to_wait(response: &Response) -> Option<Duration> {
+    response.header("Retry-After")?;
+    let pause = response.json()["retry_after_ms"].as_u64();
+    pause.map(Duration::from_millis)
 }
 
 /// How many of the requests were not answered with 200.
