@@ -16,7 +16,9 @@ use funicular_perf::record::{IntervalRecord, Outcome, Recorder, Sample};
 use funicular_perf::traffic::Traffic;
 use funicular_perf::units::Span;
 
-use crate::support::Server;
+use crate::support::server::PATIENT;
+use crate::support::traffic::wait_answered;
+use crate::support::{BOUND, Server, Until};
 
 /// The answer with a status.
 pub const fn status(code: u16) -> Outcome {
@@ -81,7 +83,15 @@ impl Scale {
         self.capacity() * if self.full { 0.7 } else { 0.5 }
     }
 
-    /// A server of this size, with further flags. `/faults` is open.
+    /// A server of this size on which small scenarios shed nobody, whatever the machine does to them: for failures, which
+    /// are not to be told from a machine that stands still otherwise.
+    pub fn start_patient(self, flags: &[&str]) -> Server {
+        let patience: &[&str] = if self.full { &[] } else { &PATIENT };
+        self.start(&[patience, flags].concat())
+    }
+
+    /// A server of this size, with further flags. `/faults` is open. In full size its deadline is the one that everybody
+    /// gets.
     pub fn start(self, flags: &[&str]) -> Server {
         let [gpus, batch_max, batch_ms] =
             [self.gpus, self.batch_max, self.batch_ms].map(|number| number.to_string());
@@ -94,6 +104,9 @@ impl Scale {
             &batch_ms,
             "--sim-faults-admin",
         ];
+        if self.full {
+            all.extend(["--deadline-ms", "auto"]);
+        }
         all.extend(flags);
         Server::start(&all)
     }
@@ -101,6 +114,15 @@ impl Scale {
     /// What its GPUs can do, in requests per second.
     pub fn capacity(self) -> f64 {
         f64::from(self.gpus) * f64::from(self.batch_max) * 1e3 / f64::from(self.batch_ms)
+    }
+
+    /// Lets the load go on: in full size until it has been on for `seconds`, else until it was served for a while.
+    pub fn go_on(self, server: &Server, began: Began, seconds: f64) {
+        if self.full {
+            began.wait(Duration::from_secs_f64(seconds));
+        } else {
+            wait_answered(server, 100);
+        }
     }
 
     /// A length of time for a phase of a scenario: `full` seconds in full size, `small` otherwise.
@@ -122,6 +144,7 @@ impl Load {
             duration: Some(Span(duration)),
             connections: Some(2000),
             threads: Some(1),
+            timeout: Some(Span(BOUND)),
             ..RunOptions::default()
         })
     }
@@ -132,6 +155,7 @@ impl Load {
             duration: Some(Span(duration)),
             connections: Some(connections),
             threads: Some(1),
+            timeout: Some(Span(BOUND)),
             ..RunOptions::default()
         })
     }
@@ -155,6 +179,22 @@ impl Load {
     /// # Panics
     /// As [`Load::run`].
     pub fn run_beside(&self, server: &Server, meanwhile: impl FnOnce(Began)) -> Seen {
+        self.drive(server, |began, _| meanwhile(began))
+    }
+
+    /// Drives `server` until `meanwhile` is over, and no longer: what happens in it happens under load, however slow the
+    /// machine is.
+    ///
+    /// # Panics
+    /// As [`Load::run`].
+    pub fn run_until(&self, server: &Server, meanwhile: impl FnOnce(Began)) -> Seen {
+        self.drive(server, |began, stop| {
+            let _over = Until(stop);
+            meanwhile(began);
+        })
+    }
+
+    fn drive(&self, server: &Server, meanwhile: impl FnOnce(Began, &AtomicBool)) -> Seen {
         static RUNS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
         let run = RUNS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let url = format!("http://{}", server.listen());
@@ -165,13 +205,14 @@ impl Load {
         let tiers = plan.job.traffic.mix.names().to_vec();
         let traffic = plan.job.traffic.clone();
         let (sender, began) = std::sync::mpsc::channel();
+        let stop = Arc::new(AtomicBool::new(false));
         let recorder = std::thread::scope(|scope| {
             let load = scope.spawn(|| {
                 let mut start = Start(Some(sender));
-                engine::run(&plan.job, &Arc::new(AtomicBool::new(false)), &mut start)
+                engine::run(&plan.job, &stop, &mut start)
             });
             began.recv().expect("the load begins");
-            meanwhile(Began(funicular::clock::now()));
+            meanwhile(Began(funicular::clock::now()), &stop);
             load.join().expect("the generator does not panic")
         });
         Seen::new(
@@ -224,6 +265,8 @@ pub struct Seen {
     traffic: Traffic,
     /// The generator's own 99th percentile of lateness.
     lateness: Duration,
+    /// The most that it was late: on a machine that stands still, so long.
+    pub lateness_max: Duration,
 }
 
 impl Seen {
@@ -237,11 +280,13 @@ impl Seen {
         let mut samples = recorder.dump.take().unwrap_or_default();
         samples.sort_unstable_by_key(|sample| sample.due_ns);
         let lateness = Duration::from_nanos(recorder.lateness.percentile_ns(99.0));
+        let lateness_max = Duration::from_nanos(recorder.lateness.max_ns());
         let seen = Seen {
             samples,
             tiers,
             traffic,
             lateness,
+            lateness_max,
         };
         eprintln!("{}", seen.describe());
         seen

@@ -44,7 +44,7 @@ fn the_status_tells_what_a_person_wants_to_know() {
     let at_rest = |status: &Value| {
         let waits = |tier: &&str| status["queues"][tier]["waiting"] != 0;
         let capacity = status["capacity_requests_per_second"].as_f64();
-        !TIERS.iter().any(|tier| waits(&tier)) && capacity > Some(1_000.0)
+        !TIERS.iter().any(waits) && capacity > Some(1_000.0)
     };
     let status = wait_some("a status of a server at rest", || {
         server.infer("x").expect_output("x");

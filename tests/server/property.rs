@@ -14,7 +14,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::load::{Load, Seen, status};
-use crate::support::{Server, heavy, wait_for};
+use crate::support::{Server, Until, heavy, wait_for};
 
 const POISON: &str = "poison";
 const ROUND: Duration = Duration::from_secs(5);
@@ -26,11 +26,6 @@ fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
         text.parse()
             .unwrap_or_else(|_| panic!("{name}={text} is no number"))
     })
-}
-
-fn script(server: &Server, line: &str) {
-    let answer = server.admin_get(&format!("/faults?{line}"));
-    assert_eq!(answer.status, 200, "{answer:?}");
 }
 
 /// A fault that costs a GPU a reset. The pauses between them leave it time to be trusted again.
@@ -56,8 +51,8 @@ fn soft_fault(random: &mut SmallRng, may_raise: bool) -> String {
 
 /// Nothing but the poison is at fault: so it must be before the first caller comes.
 fn only_the_poison(server: &Server) {
-    script(server, "kind=clear");
-    script(server, &format!("kind=raise&marker={POISON}"));
+    server.script("kind=clear");
+    server.script(&format!("kind=raise&marker={POISON}"));
 }
 
 /// Scripts faults until `is_over`.
@@ -66,10 +61,10 @@ fn torment(server: &Server, random: &mut SmallRng, may_raise: bool, is_over: &At
     while !is_over.load(Ordering::Relaxed) {
         if until_hard == 0 {
             until_hard = random.random_range(10..40);
-            script(server, &hard_fault(random));
+            server.script(&hard_fault(random));
         }
         until_hard -= 1;
-        script(server, &soft_fault(random, may_raise));
+        server.script(&soft_fault(random, may_raise));
         thread::park_timeout(Duration::from_millis(random.random_range(20..200)));
     }
 }
@@ -103,6 +98,7 @@ fn round(server: &Server, lines: &std::path::Path, number: u64, seed: u64) -> Ve
     let loads = callers(lines, seed ^ number);
     only_the_poison(server);
     let seen: Vec<Seen> = thread::scope(|scope| {
+        let _over = Until(&is_over);
         scope.spawn(|| torment(server, &mut random, may_raise, &is_over));
         let running: Vec<_> = loads
             .iter()
@@ -111,9 +107,7 @@ fn round(server: &Server, lines: &std::path::Path, number: u64, seed: u64) -> Ve
         let seen = running
             .into_iter()
             .map(|load| load.join().expect("every 200 is its caller's own"));
-        let seen = seen.collect();
-        is_over.store(true, Ordering::Relaxed);
-        seen
+        seen.collect()
     });
     for sample in seen.iter().flat_map(|seen| &seen.samples) {
         let allowed = matches!(
@@ -157,6 +151,9 @@ fn under_random_faults_every_request_gets_exactly_one_answer_and_its_own() {
         "--batch-timeout-ms",
         "150",
         "--sim-faults-admin",
+        // As everybody gets it: whoever runs out of time is one of those who are told something.
+        "--deadline-ms",
+        "auto",
     ];
     let server = Server::start(&[&flags[..], &["--log-level", "warn"]].concat());
     let lines = tempfile::NamedTempFile::new().expect("a file");

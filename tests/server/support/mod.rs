@@ -4,7 +4,9 @@
 //! Nobody here waits for time to pass: whoever waits, waits for a condition, with a bound that only a broken server
 //! reaches. What a test measures of time it compares in generous ratios, since it shares its cores with other tests.
 
+mod capture;
 pub mod client;
+mod metrics;
 pub mod model;
 pub mod server;
 pub mod tools;
@@ -16,7 +18,8 @@ use std::thread;
 use std::time::Duration;
 
 pub use self::client::{Client, Response, post};
-pub use self::server::{Metrics, Server};
+pub use self::metrics::Metrics;
+pub use self::server::Server;
 use funicular::clock;
 
 /// What only a broken server, or a machine that stands still, exceeds.

@@ -1,17 +1,17 @@
 //! A server under test: the real binary, as a child process on free ports.
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use funicular::clock;
 
-use super::{BOUND, Client, Response, wait_for, wait_some};
+use super::capture::Capture;
+use super::{BOUND, Client, Metrics, Response, wait_for, wait_some};
 
 /// Flags with which every batch after the canary hangs, and nothing gives up on it: whoever is let in stays.
 pub const STUCK: [&str; 8] = [
@@ -177,7 +177,7 @@ impl Server {
 
     /// `/metrics`, up to a second old.
     pub fn metrics(&self) -> Metrics {
-        Metrics(self.admin_get("/metrics").text())
+        Metrics::new(self.admin_get("/metrics").text())
     }
 
     /// `/metrics` as of after this call: the second reading that follows the present one was begun after that was
@@ -369,86 +369,4 @@ pub fn run_command(mut command: Command) -> Output {
 fn address_after(screen: &str, phrase: &str) -> Option<SocketAddr> {
     let (_, rest) = screen.split_once(phrase)?;
     rest.lines().next()?.parse().ok()
-}
-
-/// What a child writes to one of its streams.
-#[derive(Default)]
-struct Capture {
-    state: Mutex<Captured>,
-    news: Condvar,
-}
-
-#[derive(Default)]
-struct Captured {
-    text: String,
-    ended: bool,
-}
-
-impl Capture {
-    fn follow(self: &Arc<Capture>, stream: impl Read + Send + 'static) -> JoinHandle<()> {
-        let capture = Arc::clone(self);
-        thread::spawn(move || {
-            let mut stream = BufReader::new(stream);
-            let mut line = Vec::new();
-            while matches!(stream.read_until(b'\n', &mut line), Ok(bytes) if bytes > 0) {
-                capture.change(|captured| captured.text.push_str(&String::from_utf8_lossy(&line)));
-                line.clear();
-            }
-            capture.change(|captured| captured.ended = true);
-        })
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Captured)) {
-        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
-        self.news.notify_all();
-    }
-
-    fn text(&self) -> String {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.text.clone()
-    }
-
-    /// The text once `enough` likes it; `None` if the stream ends, or [`BOUND`] passes, before.
-    fn wait_until(&self, enough: impl Fn(&str) -> bool) -> Option<String> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let going_on = |state: &mut Captured| !enough(&state.text) && !state.ended;
-        let waited = self.news.wait_timeout_while(state, BOUND, going_on);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        enough(&state.text).then(|| state.text.clone())
-    }
-}
-
-/// One reading of the metrics.
-pub struct Metrics(String);
-
-impl Metrics {
-    /// The sum of all series of `name` whose labels contain `labels`; 0 if there is none.
-    pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        self.series(name, labels).map(|(_, value)| value).sum()
-    }
-
-    /// The text of those series and their values.
-    pub fn series<'a>(
-        &'a self,
-        name: &'a str,
-        labels: &'a [(&'a str, &'a str)],
-    ) -> impl Iterator<Item = (&'a str, f64)> {
-        self.0.lines().filter_map(move |line| {
-            let rest = line.strip_prefix(name)?;
-            let (series, value) = rest.rsplit_once(' ')?;
-            let is_this_name = series.is_empty() || series.starts_with('{');
-            let has_labels = labels.iter().all(|(label, wanted)| {
-                let pair = format!("{label}=\"{wanted}\"");
-                series
-                    .match_indices(&pair)
-                    .any(|(at, _)| matches!(series.as_bytes()[at - 1], b'{' | b','))
-            });
-            (is_this_name && has_labels).then(|| (series, value.parse().expect("a number")))
-        })
-    }
-
-    /// The whole text.
-    pub fn text(&self) -> &str {
-        &self.0
-    }
 }
