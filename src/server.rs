@@ -177,7 +177,7 @@ impl Server {
             let is_down = |gpu: &&Arc<Gpu>| gpu.cell().state() == State::Down;
             healthy + gpus.iter().filter(is_down).count() >= gpus.len()
         };
-        self.wait_until(clock::now() + READY_WAIT_MAX, settled);
+        self.look_for(READY_WAIT_MAX, settled);
         self.core.gate.is_ready()
     }
 
@@ -196,23 +196,24 @@ impl Server {
         self.data.enter(Phase::Closing);
         let over = clock::now() + drain.grace;
         // What is left then still has to be told, within the grace period.
-        let grace = over - LAST_WORDS.min(drain.grace / 2);
+        let last_words = LAST_WORDS.min(drain.grace / 2);
+        let grace = over - last_words;
         self.wait_until(grace, || self.data.listeners() == 0);
         self.data.enter(Phase::Draining);
         let connections = self.data.connections();
         let open = counted(connections as u64, "connection");
         log::info!("draining: the listeners are closed, {open} open");
         self.wait_until(grace, || self.data.connections() == 0);
-        self.end(over);
+        self.end(last_words);
     }
 
-    /// Answers what is left, and gives the handlers until `over` to write it.
-    fn end(&self, over: Time) {
+    /// Answers what is left, and gives the handlers `last_words` to write it.
+    fn end(&self, last_words: Duration) {
         let left = self.data.connections();
         self.core.collector.close();
         let gpus = self.core.fleet.gpus();
         gpus.iter().for_each(|gpu| gpu.retire());
-        self.wait_until(over, || {
+        self.look_for(last_words, || {
             // A request that was just being admitted when the collector closed.
             self.core.collector.fail_waiting(&Failure::Draining);
             self.data.connections() == 0
@@ -231,19 +232,33 @@ impl Server {
     /// giving its memory back.
     fn let_go_of_devices(&self) {
         if self.core.config.executor.cuda().is_some() {
-            let over = clock::now() + LET_GO_MAX;
-            self.wait_until(over, || self.core.fleet.has_ended());
+            self.look_for(LET_GO_MAX, || self.core.fleet.has_ended());
+        }
+    }
+
+    /// Waits for other threads of this process, as many looks as fit into `longest`. Counted in looks and not by the clock: of
+    /// a machine that stands still they see no more than this thread does, and it costs one look, not all.
+    fn look_for(&self, longest: Duration, done: impl Fn() -> bool) {
+        let looks = longest.as_nanos().div_ceil(LOOK_EVERY.as_nanos());
+        for _ in 0..=looks {
+            if done() {
+                return;
+            }
+            self.pause(clock::now() + LOOK_EVERY);
         }
     }
 
     fn wait_until(&self, until: Time, done: impl Fn() -> bool) {
         while !done() && clock::now() < until {
-            let pause = clock::now() + LOOK_EVERY;
-            if self.core.collector.is_closed() {
-                thread::park_timeout(LOOK_EVERY)
-            } else {
-                self.core.collector.wait_closed(pause.min(until));
-            }
+            self.pause(until.min(clock::now() + LOOK_EVERY));
+        }
+    }
+
+    fn pause(&self, until: Time) {
+        if self.core.collector.is_closed() {
+            thread::park_timeout(LOOK_EVERY);
+        } else {
+            self.core.collector.wait_closed(until);
         }
     }
 }

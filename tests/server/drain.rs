@@ -276,6 +276,30 @@ fn the_grace_period_ends_even_if_nobody_hangs_up() {
 }
 
 #[test]
+fn who_is_left_is_told_although_the_machine_stood_still_until_the_grace_period_was_over() {
+    let _machine = light();
+    let mut server = stuck(&["--drain-grace-ms", "1500"]);
+    let mut clients: Vec<_> = (0..100).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send(post("", &unique("stuck")));
+    }
+    wait_for("all of them to be in", || {
+        server.metric("funicular_connections", &[]) == 100.0
+    });
+    server.terminate();
+    server.wait_log("listeners are closed");
+    server.signal(Signal::STOP);
+    let over = clock::now() + Duration::from_millis(1_500);
+    wait_for("the grace period to be over", || clock::now() >= over);
+    server.signal(Signal::CONT);
+    for client in &mut clients {
+        client.response().expect_problem(503);
+        client.expect_close();
+    }
+    assert!(server.wait_exit().success());
+}
+
+#[test]
 fn during_the_delay_it_serves_but_is_not_ready() {
     let _machine = light();
     let server = Server::start(&["--sim-latency-ms", "1", "--drain-delay-ms", "600000"]);

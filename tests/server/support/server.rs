@@ -28,7 +28,7 @@ pub const STUCK: [&str; 8] = [
 /// Flags with which nobody is shed, however slow the machine makes the batches look: for tests of anything but admission.
 pub const PATIENT: [&str; 8] = [
     "--target-latency-ms",
-    "45000",
+    "30000",
     "--backlog-yellow-s",
     "98",
     "--backlog-red-s",
@@ -41,7 +41,7 @@ pub const PATIENT: [&str; 8] = [
 pub const HOLDABLE: [&str; 3] = ["--sim-faults-admin", "--batch-timeout-ms", "600000"];
 
 /// The deadline of a server whose test names none: one that a machine which stands still for some seconds does not pass.
-const DEADLINE: [&str; 2] = ["--deadline-ms", "45000"];
+const DEADLINE: [&str; 2] = ["--deadline-ms", "30000"];
 
 /// A running server. Dropping it kills the process; if the test is failing by then, its log is printed.
 pub struct Server {
