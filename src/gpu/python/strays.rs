@@ -5,6 +5,9 @@
 //! itself there is the guard: a process of this program that does nothing but wait for the server's end ([`Guard`], [`guard`]),
 //! and then kills whoever bears any of its marks. A process that is meant to stay takes the variable out of its environment.
 //!
+//! A process that is becoming another program shows no environment for as long as that takes, not even to whoever has started
+//! it and been told that it runs: it is looked at until it does.
+//!
 //! This takes Linux's `/proc` and 5.3 or newer; elsewhere, only the process group is killed.
 
 use std::ffi::OsStr;
@@ -15,9 +18,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
+use crate::clock::{self, Time};
 use crate::gpu::remote::random_word;
 
 /// The variable that holds the mark.
@@ -28,6 +34,12 @@ const GUARD_NAME: &std::ffi::CStr = c"funicular-guard";
 
 /// While it is killed a process may start another one: looked for so often.
 const ROUNDS_MAX: usize = 8;
+
+/// Nobody takes longer to become another program, all of them together; who does is taken for one without an environment.
+const EXEC_MAX: Duration = Duration::from_secs(1);
+
+/// Who is becoming another program is looked at again after this time.
+const EXEC_LOOK: Duration = Duration::from_millis(1);
 
 /// What all that one worker starts has in common, or, if it is the server's, all that its workers start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,23 +67,22 @@ impl Mark {
 
     /// Kills every process that bears it, but for this one. Takes a moment: every process of the system is looked at.
     pub fn kill_all(&self) {
+        let due = clock::now() + EXEC_MAX;
         for _ in 0..ROUNDS_MAX {
-            let killed = processes().filter(|pid| self.kill(*pid)).count();
+            let killed = processes().filter(|pid| self.kill(*pid, due)).count();
             if killed == 0 {
                 return;
             }
         }
     }
 
-    /// Whether `pid` bore it, and was killed.
-    fn kill(&self, pid: Pid) -> bool {
+    /// Whether `pid` bore it, and was killed. One that is becoming another program is waited for, until `due`.
+    fn kill(&self, pid: Pid, due: Time) -> bool {
         // First the descriptor, then the look: so it is that process, and not another one that has its number by now.
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
             return false;
         };
-        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
-        // Of a process that has ended there is nothing to read.
-        environment.is_ok_and(|environment| self.is_in(&environment))
+        environment(pid, due).is_ok_and(|environment| self.is_in(&environment))
             && pidfd_send_signal(pidfd, Signal::KILL).is_ok()
     }
 
@@ -84,6 +95,42 @@ impl Mark {
             value.is_some_and(|value| value.starts_with(self.0.as_bytes()))
         })
     }
+}
+
+/// The environment of `pid`, which is empty if it has ended or is the kernel's, or is becoming another program still at `due`.
+fn environment(pid: Pid, due: Time) -> io::Result<Vec<u8>> {
+    let folder = format!("/proc/{}", pid.as_raw_nonzero());
+    let mut was_settled = false;
+    loop {
+        let environment = fs::read(format!("{folder}/environ"))?;
+        if !environment.is_empty() || was_settled {
+            return Ok(environment);
+        }
+        was_settled = !is_between_programs(&fs::read_to_string(format!("{folder}/stat"))?);
+        if was_settled {
+            continue;
+        }
+        if clock::now() >= due {
+            return Ok(environment);
+        }
+        thread::park_timeout(EXEC_LOOK);
+    }
+}
+
+/// Whether a process, by its line in `/proc`, lives and has memory, but no place for its environment there yet.
+fn is_between_programs(stat: &str) -> bool {
+    /// The kernel's flag of its own threads, which have no memory.
+    const KERNEL_THREAD: u64 = 0x0020_0000;
+    // The name in front may hold anything, parentheses too. Numbered as in proc(5), of which the first two are left out.
+    let Some((_, rest)) = stat.rsplit_once(") ") else {
+        return false;
+    };
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let number = |nth: usize| fields.get(nth - 3)?.parse::<u64>().ok();
+    let (Some(flags), Some(environment_ends)) = (number(9), number(51)) else {
+        return false;
+    };
+    !matches!(fields[0], "Z" | "X") && flags & KERNEL_THREAD == 0 && environment_ends == 0
 }
 
 /// All processes but this one.
@@ -171,6 +218,25 @@ mod tests {
     }
 
     #[test]
+    fn who_is_between_two_programs_is_told_from_who_has_no_environment() {
+        let line = |state: &str, flags: u64, end: u64| {
+            let zeros = |count: usize| vec!["0"; count].join(" ");
+            format!(
+                "7 (a) b) {state} {} {flags} {} {end} 0\n",
+                zeros(5),
+                zeros(41)
+            )
+        };
+        assert!(is_between_programs(&line("R", 0x40_0000, 0)));
+        assert!(!is_between_programs(&line("R", 0x40_0000, 1 << 40)));
+        assert!(!is_between_programs(&line("Z", 0x40_0000, 0)));
+        assert!(!is_between_programs(&line("I", 0x0020_8040, 0)));
+        assert!(!is_between_programs("") && !is_between_programs("7 (a) R 1"));
+        let own = fs::read_to_string("/proc/self/stat");
+        assert!(!own.is_ok_and(|own| is_between_programs(&own)));
+    }
+
+    #[test]
     fn whoever_bears_a_mark_is_killed_wherever_it_went() {
         let mark = Mark::next();
         let start = |value: &str| {
@@ -183,9 +249,16 @@ mod tests {
             return;
         };
         let mut other = start(Mark::next().as_str()).expect("as before");
+        // It may not be that program yet: the system says that it runs as soon as it is sure to.
         mark.kill_all();
-        let status = marked.wait().expect("a child");
-        assert!(!status.success());
+        let due = clock::now() + Duration::from_secs(60);
+        while marked.try_wait().expect("a child").is_none() {
+            if clock::now() >= due {
+                marked.kill().expect("a child");
+                panic!("it was not killed");
+            }
+            thread::park_timeout(EXEC_LOOK);
+        }
         assert!(
             matches!(other.try_wait(), Ok(None)),
             "it is another worker's"
