@@ -239,6 +239,11 @@ impl Collector {
         self.scheduler.lock().open(gpu);
     }
 
+    /// Whether `gpu` counts as capacity.
+    pub fn counts(&self, gpu: usize) -> bool {
+        self.scheduler.lock().pool().activity(gpu) != Activity::Down
+    }
+
     /// L of `gpu`.
     pub fn batch_time(&self, gpu: usize) -> Duration {
         self.scheduler.lock().batch_time(gpu)

@@ -54,7 +54,8 @@ impl Core {
 
     fn gpu_snapshot(&self, gpu: &Gpu) -> GpuSnapshot {
         let (health, running) = gpu.cell().look();
-        let in_service = health.state().in_service();
+        // A GPU that comes into service calls itself ready a moment before its capacity counts, and only then is anybody let in.
+        let in_service = health.state().in_service() && self.collector.counts(gpu.seat());
         let batch_time = self.collector.batch_time(gpu.seat());
         GpuSnapshot {
             gpu: gpu.index,
