@@ -76,7 +76,7 @@ impl Driver {
         if !matches!(outcome, Outcome::Busy(_)) {
             self.gpu.recorder().batch_launched(LaunchReason::Probe, 0);
         }
-        match self.collected(outcome) {
+        match self.collected(outcome, until) {
             Outcome::Done(results) if matches!(results[..], [Ok(_)]) => Ok(Ok(took)),
             Outcome::Busy(again) => {
                 self.executor.check()?;

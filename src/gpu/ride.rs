@@ -284,22 +284,24 @@ impl Driver {
     /// Waits until the batch is back, results and all, or its time is up. Nothing boards behind it.
     pub(super) fn wait_back(&mut self, times: Times) -> Result<Outcome, Trouble> {
         let outcome = self.wait_out(times)?;
-        Ok(self.collected(outcome))
+        Ok(self.collected(outcome, times.launched + times.timeout))
     }
 
-    /// `outcome`, and if that is only that the batch ended, with its results.
-    pub(super) fn collected(&mut self, outcome: Outcome) -> Outcome {
+    /// `outcome`, and if that is only that the batch ended, with its results, which are part of it: they too are to be here by
+    /// `until`, the end of its time. In any case they get the time of a copy.
+    pub(super) fn collected(&mut self, outcome: Outcome, until: Time) -> Outcome {
         if outcome != Outcome::Ended {
             return outcome;
         }
-        let collected = self.executor.collect(clock::now() + CALL_MAX);
+        let until = until.max(clock::now() + CALL_MAX);
+        let collected = self.executor.collect(until);
         collected.map_or_else(Outcome::Lost, Outcome::Done)
     }
 
     /// The results of a batch that ended, while the next one may run already: so there can be no search among its inputs.
     fn results(&mut self, times: Times) -> Result<Returned, Trouble> {
-        let results = self.executor.collect(clock::now() + CALL_MAX)?;
-        match returned(Outcome::Done(results), times.inputs)? {
+        let outcome = self.collected(Outcome::Ended, times.launched + times.timeout);
+        match returned(outcome, times.inputs)? {
             Ok(results) => Ok(Ok(results)),
             Err(message) => Err(Lost(message).into()),
         }

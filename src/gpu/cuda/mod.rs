@@ -237,14 +237,16 @@ impl Executor for Cuda {
             let late = session
                 .pulse_set
                 .map_or(Duration::ZERO, |set| now.since(set));
-            return if late > PULSE_MAX {
+            // Where the machine stood still for so long, the device gets until the next look.
+            let was_late = std::mem::replace(&mut session.pulse_late, late > PULSE_MAX);
+            return if was_late && session.pulse_late {
                 Err(Lost("the idle device does not react any more".to_owned()))
             } else {
                 Ok(())
             };
         }
         session.signals.record(&session.pulse)?;
-        session.pulse_set = Some(now);
+        (session.pulse_set, session.pulse_late) = (Some(now), false);
         Ok(())
     }
 

@@ -158,6 +158,8 @@ pub struct Session {
     /// Set while idle, to see whether the device still passes it.
     pub pulse: Event,
     pub pulse_set: Option<Time>,
+    /// It was found late at the last look.
+    pub pulse_late: bool,
     pub function: Function,
     context: Rc<Context>,
     pub running: Option<Running>,
@@ -181,6 +183,7 @@ impl Session {
             signals: Stream::create(&context)?,
             pulse: Event::create(&context)?,
             pulse_set: None,
+            pulse_late: false,
             function,
             context,
             running: None,

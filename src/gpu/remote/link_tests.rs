@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::thread::{self, JoinHandle};
 
+use super::super::tests::nobody;
 use super::*;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -107,12 +108,9 @@ fn a_connection_that_breaks_is_told_from_nonsense() {
 
 #[test]
 fn nobody_there_is_a_broken_connection_at_once() {
-    let free = TcpListener::bind("127.0.0.1:0")
-        .expect("a port")
-        .local_addr()
-        .expect("bound");
+    let (_held, nobody) = nobody();
     let mut link = Link::default();
-    link.point_at(vec![free]);
+    link.point_at(vec![nobody]);
     assert!(matches!(ask(&mut link), Step::Broken(_)));
     link.point_at(Vec::new());
     assert!(matches!(ask(&mut link), Step::Broken(_)));

@@ -1,11 +1,12 @@
 //! The executor against workers of a few lines: what it makes of what they say, and of what they don't.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
 
 use super::*;
 
@@ -97,6 +98,15 @@ fn upper(batch: &Value) -> Value {
 
 fn good(batch: &Value) -> Option<String> {
     Some(answer(200, &upper(batch).to_string()))
+}
+
+/// An address where nobody listens, nor will as long as the socket that has it is held.
+pub(super) fn nobody() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(&any.into()).expect("a free port");
+    let address = socket.local_addr().expect("bound").as_socket();
+    (socket, address.expect("of the internet"))
 }
 
 fn soon() -> Time {
@@ -306,11 +316,8 @@ fn nothing_waits_longer_than_it_may() {
 
 #[test]
 fn a_worker_that_is_gone_is_lost_at_the_next_look() {
-    let free = TcpListener::bind("127.0.0.1:0")
-        .expect("a port")
-        .local_addr()
-        .expect("bound");
-    let target: Target = format!("http://{free}").parse().expect("a URL");
+    let (_held, nobody) = nobody();
+    let target: Target = format!("http://{nobody}").parse().expect("a URL");
     let mut remote = Remote::new(Worker {
         target,
         secret: None,
