@@ -5,43 +5,23 @@ use std::thread;
 use std::time::Duration;
 
 use crate::journal::{Journal, Operation};
-use crate::machine::{Machine, gpus_up, wait_all_up};
-use crate::support::traffic::{failed, traffic, wait_answered};
-use crate::support::{Server, heavy, unique, wait_for};
+use crate::machine::{Machine, gpus_up};
+use crate::steady::{SetWhenDropped, under_traffic, wait_all_back};
+use crate::support::traffic::{failed, traffic};
+use crate::support::{heavy, unique, wait_for};
 
-/// Patient callers, short kernels, short time-outs.
-const FLAGS: [&str; 10] = [
+/// Short kernels.
+const FLAGS: [&str; 6] = [
     "--cuda-entry",
     "busy",
     "--cuda-work-us",
     "5000",
     "--batch-max",
     "8",
-    "--deadline-ms",
-    "30000",
-    "--default-tier",
-    "enterprise",
 ];
 
-/// Runs `trouble` while callers ask without pause, and goes on until they got answers after it; every one of them must get
-/// its own answer.
-fn under_traffic(server: &Server, trouble: impl FnOnce()) {
-    const CALLERS: usize = 24;
-    let statuses = traffic(server, CALLERS, || {
-        wait_answered(server, CALLERS);
-        trouble();
-        wait_answered(server, CALLERS);
-    });
-    assert_eq!(failed(&statuses), 0, "of {}", statuses.len());
-}
-
-struct SetWhenDropped<'a>(&'a AtomicBool);
-
-impl Drop for SetWhenDropped<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
+/// How many ask at the same time.
+const CALLERS: usize = 24;
 
 /// How many contexts of a device were given back.
 fn resets(journal: &Journal, device: u64) -> usize {
@@ -55,10 +35,10 @@ fn resets(journal: &Journal, device: u64) -> usize {
 fn survived(machine: &Machine, command: &str, logged: &str) {
     let server = machine.serve(&FLAGS);
     let before = resets(&machine.journal(), 0);
-    under_traffic(&server, || {
+    under_traffic(&server, CALLERS, |_| {
         machine.tell(command);
         machine.wait_journal("a reset", |journal| resets(journal, 0) > before);
-        wait_for("both GPUs", || gpus_up(&server) == [true, true]);
+        wait_all_back(&server);
     });
     server.wait_log(logged);
     assert_eq!(
@@ -111,15 +91,15 @@ fn a_device_that_is_lost_costs_no_answer_and_serves_again_once_it_is_back() {
     };
     let _alone = heavy();
     let server = machine.serve(&FLAGS);
-    under_traffic(&server, || {
+    under_traffic(&server, CALLERS, |_| {
         machine.tell("lose 0");
         wait_for("the other GPU to be alone", || {
             gpus_up(&server) == [false, true]
         });
     });
-    under_traffic(&server, || {
+    under_traffic(&server, CALLERS, |_| {
         machine.tell("restore 0");
-        wait_for("both GPUs", || gpus_up(&server) == [true, true]);
+        wait_all_back(&server);
     });
     // One that nobody uses is noticed too.
     machine.tell("lose 1");
@@ -135,9 +115,9 @@ fn a_kernel_that_hangs_costs_no_answer_and_its_device_is_reset_only_after_its_en
         return;
     };
     let _alone = heavy();
-    let server = machine.serve(&FLAGS);
+    let server = machine.serve(&[&FLAGS[..], &["--batch-timeout-ms", "5000"]].concat());
     let before = resets(&machine.journal(), 0);
-    under_traffic(&server, || {
+    under_traffic(&server, CALLERS, |_| {
         machine.tell("hang 0");
         wait_for("the other GPU to be alone", || {
             gpus_up(&server) == [false, true]
@@ -147,9 +127,9 @@ fn a_kernel_that_hangs_costs_no_answer_and_its_device_is_reset_only_after_its_en
         server.wait_log("still runs");
         assert_eq!(resets(&machine.journal(), 0), before);
     });
-    under_traffic(&server, || {
+    under_traffic(&server, CALLERS, |_| {
         machine.tell("release 0");
-        wait_for("both GPUs", || gpus_up(&server) == [true, true]);
+        wait_all_back(&server);
     });
     let journal = machine.journal();
     let hung = journal
@@ -167,7 +147,7 @@ fn a_server_with_a_kernel_that_never_ends_ends_all_the_same() {
     let Some(machine) = Machine::new(1) else {
         return;
     };
-    let mut server = machine.serve(&FLAGS);
+    let mut server = machine.serve(&[&FLAGS[..], &["--batch-timeout-ms", "500"]].concat());
     machine.tell("hang 0");
     let status = server.infer(&unique("hung")).status;
     assert!(status == 503 || status == 504, "{status}");
@@ -182,7 +162,7 @@ fn a_batch_whose_end_nobody_announces_is_seen_all_the_same() {
     };
     let _alone = heavy();
     let server = machine.serve(&FLAGS);
-    under_traffic(&server, || machine.tell("mute 0 1000000"));
+    under_traffic(&server, CALLERS, |_| machine.tell("mute 0 1000000"));
     assert_eq!(gpus_up(&server), [true]);
     assert_eq!(
         server.fresh_metrics().value("funicular_retries_total", &[]),
@@ -197,7 +177,7 @@ fn slow_copies_and_late_results_get_nobody_a_wrong_answer() {
     };
     let _alone = heavy();
     let server = machine.serve(&FLAGS);
-    under_traffic(&server, || {
+    under_traffic(&server, CALLERS, |_| {
         for command in [
             "slow 0 h2d 15000",
             "slow 0 d2h 25000",
@@ -218,8 +198,7 @@ fn a_batch_that_boards_again_does_not_disturb_the_copy_of_the_time_before() {
         return;
     };
     let _alone = heavy();
-    let further = ["--default-tier", "paid", "--target-latency-ms", "60000"];
-    let server = machine.serve(&[&FLAGS[..8], &further].concat());
+    let server = machine.serve(&[&FLAGS[..], &["--default-tier", "paid"]].concat());
     let uploads = |journal: &Journal| {
         let operations = journal.operations();
         let count = |kind| operations.iter().filter(|each| each.kind == kind).count();
@@ -255,7 +234,7 @@ fn a_batch_that_boards_again_does_not_disturb_the_copy_of_the_time_before() {
         });
     };
     // Not all may be answered: where a machine stands still for long, such a copy is one that does not end.
-    let statuses = traffic(&server, 24, || {
+    let statuses = traffic(&server, CALLERS, || {
         thread::scope(|scope| {
             // Or those who got off would board again as they were, and nobody could see a difference.
             (0..4).for_each(|_| drop(scope.spawn(overtake)));
@@ -272,13 +251,13 @@ fn a_device_that_runs_out_of_memory_at_a_reset_is_tried_again() {
         return;
     };
     let _alone = heavy();
-    let mut server = machine.serve(&FLAGS);
-    under_traffic(&server, || {
+    let server = machine.serve(&FLAGS);
+    under_traffic(&server, CALLERS, |_| {
         machine.tell("fail 0 cuMemAlloc_v2 2 1 3");
         machine.tell("fail 0 kernel 700");
         server.wait_log("CUDA_ERROR_OUT_OF_MEMORY");
     });
-    wait_all_up(&mut server);
+    wait_all_back(&server);
     let journal = machine.journal();
     for context in journal.of_things("destroy", "context") {
         // After the sticky error nothing could be given back; after the failed resets everything must have been.
@@ -294,13 +273,15 @@ fn two_devices_that_fail_in_turn_leave_one_to_serve() {
     };
     let _alone = heavy();
     let server = machine.serve(&FLAGS);
-    under_traffic(&server, || {
+    under_traffic(&server, CALLERS, |callers| {
         for round in 0..6 {
             let device = round % 2;
             let before = resets(&machine.journal(), device);
             machine.tell(&format!("fail {device} kernel 700"));
             machine.wait_journal("a reset", |journal| resets(journal, device) > before);
-            wait_for("both GPUs", || gpus_up(&server) == [true, true]);
+            wait_all_back(&server);
+            // Or the other one's failure would be the second for whoever is retried there.
+            callers.wait_round();
         }
     });
 }

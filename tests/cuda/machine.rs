@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use crate::journal::Journal;
 use crate::standin::{self, Library};
+use crate::steady::widened;
 use crate::support::server::{command, run_command};
 use crate::support::{Server, wait_for};
 
@@ -74,7 +75,8 @@ impl Machine {
         run_command(self.command(arguments))
     }
 
-    /// A server on all its GPUs, with further flags. It may not be ready yet.
+    /// A server on all its GPUs, with further flags and, where they set none, wide limits: see [`widened`]. It may not be
+    /// ready yet.
     pub fn start(&self, flags: &[&str]) -> Server {
         self.start_as(&["serve", "--executor", "cuda", "--cores", "1"], flags)
     }
@@ -82,7 +84,7 @@ impl Machine {
     /// The same, for another beginning of the command line.
     pub fn start_as(&self, beginning: &[&str], flags: &[&str]) -> Server {
         let addresses = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-        Server::start_command(self.command(&[beginning, &addresses, flags].concat()))
+        Server::start_command(self.command(&[beginning, &addresses, &widened(flags)[..]].concat()))
     }
 
     /// The same, once all GPUs are ready.
@@ -128,7 +130,8 @@ impl Drop for Machine {
     }
 }
 
-/// Waits until every GPU serves.
+/// Waits until every GPU serves: for the first time, since what is read may be from a moment ago. See
+/// [`crate::steady::wait_all_back`] for those that come back.
 pub fn wait_all_up(server: &mut Server) {
     server.wait_for("all GPUs to be ready", |server| {
         gpus_up(server).into_iter().all(|up| up)

@@ -14,6 +14,7 @@ mod order;
 mod script;
 mod standin;
 mod start;
+mod steady;
 mod worker;
 
 #[allow(

@@ -2,7 +2,7 @@
 
 use crate::journal::{Journal, Operation, Ride};
 use crate::machine::Machine;
-use crate::support::traffic::{failed, traffic};
+use crate::steady::under_traffic;
 use crate::support::{Server, heavy, in_parallel, unique};
 
 /// Flags for batches of 8 whose kernel takes 60 ms.
@@ -38,13 +38,12 @@ fn uploads_and_downloads_overlap_with_the_kernels_of_the_other_half() {
     let _alone = heavy();
     let machine = machine.with_faults("slow 0 d2h 20000");
     let server = machine.serve(&BUSY);
-    let statuses = traffic(&server, 24, || {
+    under_traffic(&server, 24, |_| {
         machine.wait_journal("batches that overlap", |journal| {
             let (ahead, behind) = overlaps(journal);
             ahead >= 10 && behind >= 10
         });
     });
-    assert_eq!(failed(&statuses), 0);
     let metrics = server.fresh_metrics();
     for phase in ["stage", "h2d", "kernel", "d2h", "demux", "gap"] {
         let labels = [("gpu", "0"), ("phase", phase)];

@@ -1,6 +1,7 @@
 //! A worker that runs kernels, behind a server on another machine.
 
 use crate::machine::{Machine, wait_all_up};
+use crate::steady::widened;
 use crate::support::{Server, in_parallel, unique};
 
 #[test]
@@ -11,7 +12,7 @@ fn a_worker_runs_kernels_for_a_server_elsewhere() {
     let mut worker = machine.start_as(&["worker", "--executor", "cuda", "--cores", "1"], &[]);
     wait_all_up(&mut worker);
     let url = format!("http://{}", worker.listen());
-    let mut server = Server::start(&["--worker", &url, "--cores", "1", "--deadline-ms", "30000"]);
+    let mut server = Server::start(&widened(&["--worker", &url, "--cores", "1"]));
     wait_all_up(&mut server);
     in_parallel(12, |_| {
         let mut client = server.connect();

@@ -25,10 +25,7 @@ fn language_identification() {
     if !is_there("python3") || !has_module("py3langid") {
         return;
     }
-    let server = serve(
-        "language.py:Language",
-        &["--gpus", "1", "--deadline-ms", "30000"],
-    );
+    let server = serve("language.py:Language", &["--gpus", "1"]);
     let texts = [
         ("Where is the nearest railway station, please?", "en"),
         ("Wo ist bitte der nächste Bahnhof?", "de"),

@@ -1,43 +1,37 @@
 //! Workers that die, hang and raise under traffic: whoever had nothing to do with it must not notice.
 
-use std::time::Duration;
-
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::model::{Model, children, holdings, is_alive, wait_all_ready, wait_gone, workers};
+use crate::model::{Model, children, holdings, is_alive, wait_gone, workers};
+use crate::steady::{fresh_status, under_traffic, wait_all_back};
 use crate::support::tools::is_there;
-use crate::support::traffic::{failed, traffic, wait_answered};
-use crate::support::{Server, heavy, in_parallel, timed, unique, wait_for, wait_some};
+use crate::support::{Server, heavy, in_parallel, unique, wait_for, wait_some};
 
 const SLOW_UPPER: &str = "import time\ndef batchstring(inputs):\n    time.sleep(0.05)\n    return [text.upper() for text in inputs]\n";
 
-fn send(pid: u32, signal: Signal) {
+/// Flags for a batch that leaves only when all hundred callers are in it.
+const ALL_HUNDRED: [&str; 6] = [
+    "--batch-max",
+    "100",
+    "--hold-max-ms",
+    "20000",
+    "--patience",
+    "inf",
+];
+
+pub fn send(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not 0");
     kill_process(pid, signal).expect("it is there");
 }
 
-/// Runs `trouble` while `callers` ask without pause; every one of them must get its own answer.
-fn under_traffic(server: &Server, callers: usize, trouble: impl FnOnce()) {
-    let statuses = traffic(server, callers, || {
-        wait_answered(server, callers);
-        trouble();
-        wait_answered(server, callers);
-    });
-    assert_eq!(failed(&statuses), 0, "of {}", statuses.len());
-}
-
-/// Waits until `pid` is gone, a worker more than those in `others` is there, and all serve.
+/// Waits until `pid` is gone, there are four workers without it, and all of them serve.
 fn wait_replaced(server: &Server, pid: u32) {
     wait_gone(pid);
     wait_for("a new worker", || {
-        let status = server.status();
-        let up = status["gpus"]
-            .as_array()
-            .expect("GPUs")
-            .iter()
-            .all(|gpu| gpu["up"] == true);
-        up && !workers(server).contains(&pid) && workers(server).len() == 4
+        let workers = workers(server);
+        !workers.contains(&pid) && workers.len() == 4
     });
+    wait_all_back(server);
 }
 
 #[test]
@@ -46,12 +40,14 @@ fn workers_killed_in_mid_batch_are_replaced_and_nobody_notices() {
         return;
     }
     let _alone = heavy();
-    let server = Model::new(SLOW_UPPER).serve(4, &["--deadline-ms", "30000"]);
-    under_traffic(&server, 40, || {
+    let server = Model::new(SLOW_UPPER).serve(4, &[]);
+    under_traffic(&server, 40, |callers| {
         for _ in 0..3 {
             let victim = workers(&server)[1];
             send(victim, Signal::KILL);
             wait_replaced(&server, victim);
+            // Or the next one's death would be the second for whoever is retried there.
+            callers.wait_round();
         }
     });
     server.wait_log("killed by SIGKILL");
@@ -63,8 +59,8 @@ fn a_worker_that_stands_still_is_killed_and_replaced_and_nobody_notices() {
         return;
     }
     let _alone = heavy();
-    let server = Model::new(SLOW_UPPER).serve(4, &["--deadline-ms", "30000"]);
-    under_traffic(&server, 40, || {
+    let server = Model::new(SLOW_UPPER).serve(4, &["--batch-timeout-ms", "5000"]);
+    under_traffic(&server, 40, |_| {
         let victim = workers(&server)[2];
         send(victim, Signal::STOP);
         wait_replaced(&server, victim);
@@ -73,18 +69,14 @@ fn a_worker_that_stands_still_is_killed_and_replaced_and_nobody_notices() {
 }
 
 #[test]
-fn an_idle_worker_that_dies_is_noticed_at_once() {
+fn a_worker_that_dies_idle_is_missed_before_anybody_asks() {
     if !is_there("python3") {
         return;
     }
     let server = Model::new(SLOW_UPPER).serve(2, &[]);
     let victim = workers(&server)[0];
-    let (took, ()) = timed(|| {
-        send(victim, Signal::KILL);
-        server.wait_log("is down: its worker process was killed by SIGKILL");
-    });
-    // 100 ms between two looks; the rest is for a machine that is busy with other tests.
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    send(victim, Signal::KILL);
+    server.wait_log("is down: its worker process was killed by SIGKILL");
 }
 
 #[test]
@@ -94,17 +86,7 @@ fn one_input_that_raises_costs_its_caller_alone() {
     }
     let _alone = heavy();
     let source = "def batchstring(inputs):\n    if 'poison' in inputs:\n        raise ValueError('poison')\n    return [text.upper() for text in inputs]\n";
-    let flags = [
-        "--hold-max-ms",
-        "3000",
-        "--patience",
-        "inf",
-        "--deadline-ms",
-        "30000",
-        "--batch-timeout-ms",
-        "10000",
-    ];
-    let server = Model::new(source).serve(1, &flags);
+    let mut server = Model::new(source).serve(1, &ALL_HUNDRED);
     let statuses = in_parallel(100, |index| {
         let text = if index == 42 {
             "poison".to_owned()
@@ -119,6 +101,9 @@ fn one_input_that_raises_costs_its_caller_alone() {
     });
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 99);
     assert_eq!(statuses[42], 422);
+    // All of the log is there only at the end.
+    server.terminate();
+    server.wait_exit();
     assert_eq!(
         server.log().matches("raise ValueError('poison')").count(),
         1,
@@ -137,13 +122,11 @@ fn inputs_that_the_function_names_need_no_search() {
                   if bad:\n        raise Refused(bad)\n    return [text.upper() for text in inputs]\n";
     let flags = [
         "--hold-max-ms",
-        "1000",
+        "20000",
         "--patience",
         "inf",
         "--batch-max",
         "20",
-        "--deadline-ms",
-        "30000",
     ];
     let server = Model::new(source).serve(1, &flags);
     in_parallel(20, |index| {
@@ -178,17 +161,7 @@ fn too_few_outputs_never_shift_an_answer_to_a_neighbour() {
     }
     let _alone = heavy();
     let source = "def batchstring(inputs):\n    return [text.upper() for text in inputs][:99] if len(inputs) > 10 else [text.upper() for text in inputs]\n";
-    let flags = [
-        "--hold-max-ms",
-        "3000",
-        "--patience",
-        "inf",
-        "--deadline-ms",
-        "30000",
-        "--batch-timeout-ms",
-        "10000",
-    ];
-    let server = Model::new(source).serve(1, &flags);
+    let server = Model::new(source).serve(1, &ALL_HUNDRED);
     let statuses = in_parallel(100, |_| {
         let text = unique("counted");
         let response = server.infer(&text);
@@ -216,7 +189,7 @@ fn restarts_leak_neither_descriptors_nor_threads_nor_processes() {
     let mut server = Model::new(source).serve(1, &[]);
     let before = holdings(server.pid());
     let mut dead = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..5 {
         let worker = workers(&server)[0];
         dead.push(worker);
         // The kernel's list of children may miss one while others come and go.
@@ -228,12 +201,14 @@ fn restarts_leak_neither_descriptors_nor_threads_nor_processes() {
         wait_for("its successor", || {
             workers(&server).iter().any(|pid| *pid != worker)
         });
-        wait_all_ready(&mut server);
+        wait_all_back(&server);
     }
     dead.iter().for_each(|pid| wait_gone(*pid));
     assert_eq!(workers(&server).len(), 1);
-    server.wait_for("as many descriptors and threads as before", |server| {
-        holdings(server.pid()) == before
+    // Before, it may have had connections to the admin port that had ended already.
+    server.wait_for("no more descriptors and threads than before", |server| {
+        let now = holdings(server.pid());
+        now.0 <= before.0 && now.1 <= before.1
     });
 }
 
@@ -252,12 +227,10 @@ fn workers_end_with_the_server_however_it_ends() {
         );
         let mut client = server.connect();
         client.send(crate::support::post("", "for ever"));
-        server.wait_for("a running batch", |server| {
-            server.status()["gpus"]
-                .as_array()
-                .expect("GPUs")
-                .iter()
-                .any(|gpu| gpu["running"] == 1)
+        wait_for("a running batch", || {
+            let status = fresh_status(&server);
+            let gpus = status["gpus"].as_array().expect("GPUs");
+            gpus.iter().any(|gpu| gpu["running"] == 1)
         });
         let all = workers(&server);
         assert_eq!(all.len(), 2);
@@ -311,7 +284,7 @@ fn what_has_left_the_workers_group_ends_with_the_worker_and_with_the_server() {
     wait_for("its successor", || {
         workers(&server).iter().any(|pid| *pid != worker)
     });
-    wait_all_ready(&mut server);
+    wait_all_back(&server);
     let second = strays(&server);
     server.signal(Signal::KILL);
     server.wait_exit();

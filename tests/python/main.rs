@@ -8,6 +8,8 @@ mod failures;
 mod mistakes;
 mod model;
 mod oddities;
+#[path = "../cuda/steady.rs"]
+mod steady;
 // What other test binaries use of it is dead code in this one.
 #[allow(
     dead_code,

@@ -146,12 +146,12 @@ const AT_START: &[Mistake] = &[
         )
     },
     Mistake {
-        flags: &["--python-start-timeout-s", "1"],
+        flags: &["--python-start-timeout-s", "3"],
         ..Mistake::new(
             "it never starts",
             "import threading\nprint('loading shard 3', flush=True)\nthreading.Event().wait()\n",
             &[
-                "not ready within 1 s",
+                "not ready within 3 s",
                 "still importing",
                 "raise python.start_timeout_s",
             ],

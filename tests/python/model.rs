@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::process::Command;
 
+use crate::steady::widened;
 pub use crate::support::model::Model;
 use crate::support::{Server, wait_for};
 
@@ -57,12 +58,13 @@ impl DerefMut for Served {
     }
 }
 
-/// A server that runs `target` and may never become ready.
+/// A server that runs `target` and may never become ready. Its limits are wide, see [`widened`].
 pub fn start(target: &str, flags: &[&str]) -> Server {
-    Server::start(&[&["--python", target, "--cores", "1"], flags].concat())
+    Server::start(&[&["--python", target, "--cores", "1"], &widened(flags)[..]].concat())
 }
 
-/// Waits until every GPU serves.
+/// Waits until every GPU serves: for the first time, since what is read may be from a moment ago. See
+/// [`crate::steady::wait_all_back`] for those that come back.
 pub fn wait_all_ready(server: &mut Server) {
     server.wait_for("all GPUs to be ready", |server| {
         let status = server.status();

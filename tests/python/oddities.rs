@@ -1,12 +1,17 @@
 //! Functions whose outputs bite, that fork, that leave alarms behind: nobody but their own callers must notice.
 
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use crate::model::Model;
-use crate::support::tools::{Reserved, is_there};
-use crate::support::{Client, heavy, in_parallel, unique, wait_for};
+use crate::failures::send;
+use crate::model::{Model, workers};
+use crate::steady::widened;
+use crate::support::server::command;
+use crate::support::tools::is_there;
+use crate::support::{Client, heavy, in_parallel, unique, wait_for, wait_some};
 
 /// Outputs that are strings and tuples by name, and raise when they are looked at: their own inputs pay for that.
 #[test]
@@ -32,7 +37,14 @@ ODD = {"pair": Pair(("a", 1)), "number": ("a", Number()), "hidden": Hidden(), "h
 def batchstring(inputs):
     return [ODD.get(text, Text(text.upper())) for text in inputs]
 "#;
-    let flags = ["--hold-max-ms", "1000", "--patience", "inf"];
+    let flags = [
+        "--batch-max",
+        "20",
+        "--hold-max-ms",
+        "20000",
+        "--patience",
+        "inf",
+    ];
     let server = Model::new(source).serve(1, &flags);
     let odd = [
         ("pair", "can't be read: SystemExit: 3"),
@@ -63,14 +75,12 @@ fn outputs_that_are_far_too_long_fill_no_memory() {
     let _alone = heavy();
     let source = "def batchstring(inputs):\n    return ['é' * 4_000_000 if text == 'long' else text.upper() for text in inputs]\n";
     let flags = [
+        "--batch-max",
+        "21",
         "--hold-max-ms",
-        "1000",
+        "20000",
         "--patience",
         "inf",
-        "--batch-timeout-ms",
-        "60000",
-        "--deadline-ms",
-        "60000",
     ];
     let server = Model::new(source).serve(1, &flags);
     in_parallel(21, |index| {
@@ -126,7 +136,7 @@ def batchstring(inputs):
     assert!(!log.contains("the batch function raised"), "{log}");
 }
 
-/// A time limit of the function's own that strikes too late: the worker is lost, and says why.
+/// As a time limit of the function's own that strikes too late: the worker is lost, and says why.
 #[test]
 fn what_a_signal_handler_raises_between_two_batches_is_named() {
     if !is_there("python3") {
@@ -138,15 +148,53 @@ def late(*what):
     raise TimeoutError("too late")
 signal.signal(signal.SIGALRM, late)
 def batchstring(inputs):
-    if "alarm" in inputs:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
     return [text.upper() for text in inputs]
 "#;
     let server = Model::new(source).serve(1, &[]);
-    server.infer("alarm").expect_output("alarm");
+    server.infer("before").expect_output("before");
+    // Whoever has its answer knows that the function has returned.
+    send(workers(&server)[0], Signal::ALARM);
     server.wait_log("is down: its worker process exited with status 4");
     server.wait_log("its last words: outside of the batch function: TimeoutError: too late");
     wait_for("its return", || server.infer("a").status == 200);
+}
+
+/// A server whose standard error is a pipe that nobody reads; killed when dropped.
+struct Unread {
+    child: Child,
+    /// Or the server's next line there would be one too many.
+    _screen: BufReader<ChildStdout>,
+    address: SocketAddr,
+}
+
+impl Unread {
+    fn start(arguments: &[&str]) -> Unread {
+        let mut child = command(arguments).spawn().expect("it starts");
+        let mut screen = BufReader::new(child.stdout.take().expect("piped"));
+        let mut lines = screen.by_ref().lines().map_while(Result::ok);
+        let address = lines.find_map(|line| {
+            line.trim()
+                .strip_prefix("listening on http://")?
+                .parse()
+                .ok()
+        });
+        let Some(address) = address else {
+            let _ = child.kill();
+            panic!("it ended without a screen: {:?}", child.wait());
+        };
+        Unread {
+            child,
+            _screen: screen,
+            address,
+        }
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Standard error is a pipe that nobody reads, and what the function prints is more than it holds.
@@ -156,29 +204,26 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
         return;
     }
     let source = "def batchstring(inputs):\n    print('x' * 300_000)\n    return [text.upper() for text in inputs]\n";
-    let (model, reserved) = (Model::new(source), Reserved::new());
-    let address = reserved.address();
-    let listen = address.to_string();
+    let model = Model::new(source);
     let target = model.target("");
-    let arguments = [
-        "--python", &target, "--gpus", "2", "--listen", &listen, "--admin", "off",
+    let flags = [
+        "--python",
+        &target,
+        "--gpus",
+        "2",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "off",
     ];
-    let mut command = crate::support::server::command(&arguments);
-    command.stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut server = command.spawn().expect("it starts");
-    let ready = || Client::try_connect(address).is_ok_and(|mut to| to.infer("a").status == 200);
-    wait_for("the server", ready);
-    let mut client = Client::connect(address);
+    let mut server = Unread::start(&widened(&flags));
+    let mut client = Client::connect(server.address);
+    wait_for("a GPU", || client.infer("a").status == 200);
     for _ in 0..20 {
         let text = unique("unread");
         client.infer(&text).expect_output(&text);
     }
-    let pid = Pid::from_raw(i32::try_from(server.id()).expect("a pid")).expect("not 0");
-    kill_process(pid, Signal::TERM).expect("it is there");
-    let mut status = None;
-    wait_for("the server's end", || {
-        status = server.try_wait().expect("a child");
-        status.is_some()
-    });
-    assert!(status.expect("ended").success());
+    send(server.child.id(), Signal::TERM);
+    let ended = || server.child.try_wait().expect("a child");
+    assert!(wait_some("the server's end", ended).success());
 }

@@ -10,7 +10,7 @@
 //   fail DEVICE OPERATION CODE [NTH [TIMES]]   the same for operations; their context dies of it
 //   hang DEVICE [MS]                           the next kernel does not end before MS have passed, or it is released
 //   release DEVICE                             whatever hangs goes on
-//   slow DEVICE OPERATION US                   every such operation takes US longer; 0 ends it
+//   slow DEVICE OPERATION US                   every such operation takes US longer, the one that runs included; 0 ends it
 //   mute DEVICE [TIMES]                        the next TIMES host functions are not called
 //   lose DEVICE [CODE]                         the device is gone: every call says CODE (999), whatever runs is cut off
 //   restore DEVICE                             it is back, for new contexts

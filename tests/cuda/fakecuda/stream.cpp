@@ -50,11 +50,12 @@ void watch_order(Device& device, const Stream& stream, const Op& op) {
         violation(device.index, "operation " + std::to_string(op.id) + ": a kernel begins while another one runs");
 }
 
-// Lets the operation's time pass.
+// Lets the operation's time pass, which may change meanwhile.
 void pass_time(Device& device, const Op& op, Lock& lock, const auto& is_cut_off) {
     if (op.kind == Kind::kernel) driver().faults.hang(device.index, lock, device.progress, is_cut_off);
-    const auto span = op.takes + driver().faults.slowness(device.index, op.kind);
-    if (span.count() > 0) device.progress.wait_until(lock, steady_clock::now() + span, is_cut_off);
+    const auto began = steady_clock::now();
+    const auto due = [&] { return began + op.takes + driver().faults.slowness(device.index, op.kind); };
+    while (!is_cut_off() && steady_clock::now() < due()) device.progress.wait_until(lock, due());
 }
 
 // The operation proper; the code that it ends with.
