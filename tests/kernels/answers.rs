@@ -252,7 +252,7 @@ fn utf_8_stays_utf_8() {
 
 #[test]
 fn busy_takes_its_time_and_no_processor() {
-    const WORK_US: u32 = 300_000;
+    const WORK_US: u32 = 2_000_000;
     let Some(mut device) = Device::start(Build::Addresses) else {
         return;
     };
@@ -268,6 +268,7 @@ fn busy_takes_its_time_and_no_processor() {
     let ran = device.run(&batch);
     check(&batch, &ran, upper);
     assert!(ran.took_us >= WORK_US, "{} µs", ran.took_us);
+    // One that spins takes all of it; checked addresses cost a few hundredths.
     assert!(ran.processor_us < WORK_US / 2, "{} µs", ran.processor_us);
 
     batch.kernel = "batchstring";
