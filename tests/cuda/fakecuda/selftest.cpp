@@ -149,7 +149,15 @@ void buffers_in_use_are_left_alone() {
     CHECK(violations("destination of a copy") == 1);
     tell("slow 0 h2d " + FOR_EVER);
     OK(cuMemcpyHtoDAsync_v2(world.device, world.host, 100, world.stream));
+    // It tells of the violation and then waits for the copy, as a real one may.
+    std::atomic<bool> freed = false;
+    std::thread copy([&] {
+        while (violations("device memory is freed") == 0 && !freed) std::this_thread::yield();
+        tell("slow 0 h2d 0");
+    });
     OK(cuMemFree_v2(world.device));
+    freed = true;
+    copy.join();
     CHECK(violations("device memory is freed") == 1);
     tell("clear");
 }
