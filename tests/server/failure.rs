@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use crate::load::{Latencies, Load, Scale, Seen, status};
 use crate::support::server::{HOLDABLE, PATIENT};
+use crate::support::traffic::wait_answered;
 use crate::support::{Client, Server, heavy, light, post, timed, unique, wait_for, wait_some};
 
 /// What the batch function does not take.
@@ -150,6 +151,8 @@ fn a_day_of_losses_costs_less_than_one_request_in_a_thousand() {
             let (gpu, away) = (number % 4, away.as_millis());
             server.script(&format!("kind=lost&gpu={gpu}&ms={away}"));
             wait_logged(&server, lost, number as usize);
+            // The next loss is another one: it does not strike those whom this one sent on, however late it is by now.
+            wait_answered(&server, 50);
         }
         scale.go_on(&server, began, 4.0 * 145.0);
     });

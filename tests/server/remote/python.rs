@@ -6,7 +6,9 @@ use crate::support::model::Model;
 use crate::support::tools::is_there;
 use crate::support::{Client, Server, heavy, in_parallel, unique, wait_for};
 
-use super::{SHORT_BATCH_TIMEOUT, described, failed, server, traffic, wait_answered, wait_up};
+use super::{
+    BATCH_TIMEOUT, SHORT_BATCH_TIMEOUT, described, failed, server, traffic, wait_answered, wait_up,
+};
 
 /// Upper case like the simulated executor, except for what it does not take; tells its parameters and ids.
 const FUNCTION: &str = r#"
@@ -50,7 +52,9 @@ fn an_output_that_is_far_too_long_is_its_callers_affair() {
 
 fn worker(model: &Model) -> Server {
     let target = model.target(":batchstring");
-    let mut worker = Server::start_worker(&["--python", &target, "--cores", "1"]);
+    // Neither has a Python process that gets no processor for a while lost its batch.
+    let flags = [&["--python", &target, "--cores", "1"], &BATCH_TIMEOUT[..]].concat();
+    let mut worker = Server::start_worker(&flags);
     wait_up(&mut worker, 1);
     worker
 }

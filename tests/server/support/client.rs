@@ -127,6 +127,8 @@ impl Client {
             let count = match self.stream.read(&mut bytes) {
                 Ok(count) => count,
                 Err(error) if is_reset(&error) => 0,
+                // This process was stopped for a while.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
             match (count, self.buffer.is_empty()) {
