@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use crate::batch::Batch;
 use crate::clock::Time;
+use crate::config::units::counted;
 use crate::gpu::cell::Held;
 use crate::gpu::executor::{Lost, Outcome};
 use crate::ticket::{Failure, Output, Ticket};
 use crate::wake::Wakes;
+
+/// So many requests are named in one line of the log.
+const NAMED_MAX: usize = 8;
 
 /// A ticket is launched at most so often. Runs of a search don't count.
 const LAUNCHES_MAX: u8 = 2;
@@ -135,10 +139,42 @@ pub fn lost_twice() -> Failure {
     }
 }
 
+/// For the log: the ids of the requests behind `tickets`, of many only the first. An input that kills its process isn't
+/// searched for, so this is what its culprit can be found by.
+pub fn ids_of(tickets: &[Box<Ticket>]) -> String {
+    let ids = tickets
+        .iter()
+        .map(|ticket| ticket.input.request_id.as_deref().unwrap_or("unnamed"));
+    listed(ids)
+}
+
+fn listed<'a>(ids: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let all = ids.len();
+    let ids = ids.take(NAMED_MAX).collect::<Vec<&str>>().join(", ");
+    match all.saturating_sub(NAMED_MAX) {
+        0 => ids,
+        more => format!("{ids} and {}", counted(more as u64, "other")),
+    }
+}
+
 /// Answers `tickets` with `failure`. Returns how many of them were still to be answered.
 pub fn give_up(tickets: Vec<Box<Ticket>>, failure: &Failure, wakes: &mut Wakes<'_>) -> usize {
     let failed = tickets
         .into_iter()
         .filter_map(|ticket| ticket.fail(failure.clone(), wakes));
     failed.count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_requests_only_the_first_are_named() {
+        let ids = |count: usize| listed(["a", "b", "c"].repeat(4)[..count].iter().copied());
+        assert_eq!(ids(1), "a");
+        assert_eq!(ids(8), "a, b, c, a, b, c, a, b");
+        assert_eq!(ids(9), "a, b, c, a, b, c, a, b and 1 other");
+        assert_eq!(ids(12), "a, b, c, a, b, c, a, b and 4 others");
+    }
 }

@@ -231,6 +231,14 @@ impl Gpu {
             .batch_finished(outcome, clock::now().since(since));
         again.iter().for_each(|_| self.recorder().tickets().retry());
         self.collector.retry(again);
+        if !spent.is_empty() {
+            log::warn!(
+                "gpu {}: given up with 503, since a second GPU failed while it ran them: {}; if an input kills the process that \
+                 runs it, it is one of these",
+                self.index,
+                fate::ids_of(&spent)
+            );
+        }
         let lost = self.give_up(spent, &fate::lost_twice());
         (0..lost).for_each(|_| {
             self.recorder()

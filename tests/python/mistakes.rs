@@ -2,7 +2,7 @@
 
 use crate::model::{Model, start};
 use crate::support::tools::is_there;
-use crate::support::{Client, Server, in_parallel, wait_for};
+use crate::support::{Client, Server, in_parallel, post, wait_for};
 
 /// What is wrong with a function that can't be served, and what the log and `/status` must say.
 struct Mistake {
@@ -338,8 +338,10 @@ fn what_goes_wrong_with_one_input_is_said_to_its_caller() {
     // One traceback for all that is raised in one place.
     server.wait_log("raise ValueError(\"this is no question\")");
     // It takes two workers with it, and then nobody runs it again.
-    server.infer("crash").expect_problem(503);
+    let crash = post("X-Request-Id: culprit-7\r\n", "crash");
+    server.connect().request(crash).expect_problem(503);
     server.wait_log("killed by SIGKILL");
+    server.wait_log("a second GPU failed while it ran them: culprit-7;");
     wait_for("their return", || server.infer("fine").status == 200);
 }
 
