@@ -68,12 +68,35 @@ pub fn file_of(target: &str) -> Option<&Path> {
     (place.ends_with(".py") || place.contains('/')).then(|| Path::new(place))
 }
 
-/// Whether `target` says where to look but not for what: only a file can leave that out.
-pub fn is_nameless(target: &str) -> bool {
-    let named = target.rsplit_once(':');
-    !target.ends_with(".py")
-        && named.is_none_or(|(place, name)| place.is_empty() || name.is_empty())
+/// What is wrong with `target` as far as can be told by looking at it, to be said after it; `None` if nothing is.
+pub fn slip_in(target: &str) -> Option<String> {
+    const USAGE: &str = "write file.py:function or package.module:function";
+    let (place, name) = target.rsplit_once(':').unwrap_or((target, ""));
+    if target.ends_with(".py") {
+        // Only a file can leave the function out.
+        return None;
+    }
+    let suffix = Path::new(place).extension().unwrap_or_default();
+    if NO_PYTHON.iter().any(|other| suffix == *other) {
+        let suffix = suffix.display();
+        return Some(format!(
+            "which is no Python file: the name of one ends in .py, not in .{suffix}"
+        ));
+    }
+    if place.is_empty() || name.is_empty() {
+        return Some(format!("which names no function: {USAGE}"));
+    }
+    // Paths may hold colons, names of modules can't.
+    let is_file = place.ends_with(".py") || place.contains('/') && !place.contains(".py:");
+    if place.contains(':') && !is_file {
+        return Some(format!("which has a colon too many: {USAGE}"));
+    }
+    None
 }
+
+/// Ends of names that look like those of Python's files, and that it can't import. As a module, `model.pyx` would be looked for
+/// in a package `model`.
+const NO_PYTHON: [&str; 5] = ["pyx", "pyi", "pyw", "ipynb", "PY"];
 
 /// An environment variable for workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,11 +218,14 @@ mod tests {
         for sound in [
             "model.py",
             "a:b/model.py",
+            "a:b/model.py:f",
             "model.py:f",
             "m:f",
             "bin/model:C.f",
+            "a:b/model.so:f",
+            "package.model:C.f",
         ] {
-            assert!(!is_nameless(sound), "{sound}");
+            assert_eq!(slip_in(sound), None, "{sound}");
         }
         for nameless in [
             "package.module",
@@ -209,7 +235,20 @@ mod tests {
             "m:",
             "model.py:",
         ] {
-            assert!(is_nameless(nameless), "{nameless}");
+            let slip = slip_in(nameless).expect(nameless);
+            assert!(slip.contains("names no function"), "{nameless}: {slip}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_no_target_is_told_by_its_look() {
+        for target in ["model.pyx:f", "a/model.pyx:f", "model.pyx", "a/book.ipynb"] {
+            let slip = slip_in(target).expect(target);
+            assert!(slip.contains("ends in .py, not in ."), "{target}: {slip}");
+        }
+        for target in ["model.py:f:g", "a/model.py:f:g", "package.module:f:g"] {
+            let slip = slip_in(target).expect(target);
+            assert!(slip.contains("a colon too many"), "{target}: {slip}");
         }
     }
 

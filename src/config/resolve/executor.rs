@@ -112,11 +112,8 @@ impl Check<'_> {
             self.refuse(keys::EXECUTOR, &self.raw.executor, problem);
             return PythonConfig::default();
         };
-        if python::is_nameless(&target.value) {
-            let problem = format!(
-                "is {:?}, which names no function: write file.py:function or package.module:function",
-                target.value
-            );
+        if let Some(slip) = python::slip_in(&target.value) {
+            let problem = format!("is {:?}, {slip}", target.value);
             self.refuse(keys::PYTHON_TARGET, &raw.target, &problem);
         }
         let limit = self.whole(&raw.start_timeout_s, defaults::PYTHON_START_TIMEOUT_S);
