@@ -12,6 +12,10 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::ticket::{Input, Output};
 
+/// How a message begins that is about what the batch function returned, not about the inputs it was given. What it raised
+/// begins with the exception's name.
+pub const ABOUT_OUTPUTS: &str = "the batch function";
+
 /// One of an executor's two staging buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {

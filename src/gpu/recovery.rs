@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::clock::{self, Time};
 use crate::config::units::counted;
-use crate::gpu::executor::{Half, Lost, Outcome};
+use crate::gpu::executor::{ABOUT_OUTPUTS, Half, Lost, Outcome};
 use crate::gpu::health::State;
 use crate::gpu::{Driver, Trouble};
 use crate::metrics::labels::LaunchReason;
@@ -82,19 +82,24 @@ impl Driver {
                 self.executor.check()?;
                 Ok(Err(again))
             }
-            Outcome::Done(results) => Err(self.canary_raised(&complaint(&results)).into()),
-            Outcome::Raised(message) => Err(self.canary_raised(&message).into()),
+            Outcome::Done(results) => Err(self.canary_failed(&complaint(&results)).into()),
+            Outcome::Raised(message) => Err(self.canary_failed(&message).into()),
             Outcome::Lost(lost) => Err(lost.into()),
             Outcome::Pending | Outcome::Ended => Err(Trouble::TimedOut(until.since(launched))),
         }
     }
 
     /// The batch function failed on the canary, in the words of `message`.
-    fn canary_raised(&self, message: &str) -> Lost {
+    fn canary_failed(&self, message: &str) -> Lost {
         let canary = &self.settings.canary.text;
+        let advice = if message.starts_with(ABOUT_OUTPUTS) {
+            // Another canary would fare no better.
+            ""
+        } else {
+            "; if it can't take that, set --canary to an input that it can"
+        };
         Lost(format!(
-            "the batch function failed on its canary, the input {canary:?}: {message}; if it can't take that, set --canary \
-             to an input that it can"
+            "the batch function failed on its canary, the input {canary:?}: {message}{advice}"
         ))
     }
 
@@ -142,7 +147,7 @@ fn complaint(results: &[Result<Output, String>]) -> String {
         [Err(message)] => message.clone(),
         _ => {
             let outputs = counted(results.len() as u64, "output");
-            format!("it gave {outputs} for 1 input")
+            format!("{ABOUT_OUTPUTS} returned {outputs} for 1 input")
         }
     }
 }

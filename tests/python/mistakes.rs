@@ -15,6 +15,8 @@ struct Mistake {
     says: &'static [&'static str],
     /// Must be in the log.
     logs: &'static [&'static str],
+    /// Must not be in the reason: it would mislead.
+    omits: &'static str,
 }
 
 impl Mistake {
@@ -30,6 +32,7 @@ impl Mistake {
             flags: &[],
             says,
             logs: &[],
+            omits: "nobody says this",
         }
     }
 }
@@ -69,6 +72,14 @@ const AT_START: &[Mistake] = &[
             &["has no 'f'; it defines predict"],
         )
     },
+    Mistake {
+        function: ":g",
+        ..Mistake::new(
+            "many other names",
+            "for number in range(30):\n    exec(f'def f{number:02}(inputs): pass')\n",
+            &["it defines f00, f01, ", "f09, and 20 more"],
+        )
+    },
     Mistake::new(
         "not callable",
         "batchstring = {}\n",
@@ -79,7 +90,7 @@ const AT_START: &[Mistake] = &[
         ..Mistake::new(
             "a syntax error",
             "def batchstring(inputs):\n    return (\n",
-            &["SyntaxError: '(' was never closed"],
+            &["SyntaxError: '(' was never closed (/", "model.py, line 2)"],
         )
     },
     Mistake {
@@ -88,8 +99,8 @@ const AT_START: &[Mistake] = &[
             "a missing package",
             "import torch_that_is_not_there\n",
             &[
-                "ModuleNotFoundError: No module named 'torch_that_is_not_there'",
-                "is it installed for",
+                "ModuleNotFoundError: No module named 'torch_that_is_not_there' (/",
+                "model.py, line 1): is it installed for",
                 "--python-bin",
             ],
         )
@@ -99,7 +110,7 @@ const AT_START: &[Mistake] = &[
         ..Mistake::new(
             "it raises",
             "def load():\n    open('/nowhere/weights')\nload()\n",
-            &["FileNotFoundError", "/nowhere/weights"],
+            &["FileNotFoundError", "/nowhere/weights", "model.py, line 2)"],
         )
     },
     Mistake::new(
@@ -121,6 +132,16 @@ const AT_START: &[Mistake] = &[
         "three arguments",
         "def batchstring(a, b, c): pass\n",
         &["batchstring(a, b, c) wants more"],
+    ),
+    Mistake::new(
+        "almost the request ids",
+        "def batchstring(inputs, request_id): pass\n",
+        &["has an argument 'request_id'; did you mean 'request_ids'?"],
+    ),
+    Mistake::new(
+        "almost the parameters, by name",
+        "def batchstring(inputs, request_ids, *, parameter=None): pass\n",
+        &["has an argument 'parameter'; did you mean 'parameters'?"],
     ),
     Mistake::new(
         "by name",
@@ -153,7 +174,7 @@ const AT_START: &[Mistake] = &[
             &[
                 "not ready within 3 s",
                 "still importing",
-                "raise python.start_timeout_s",
+                "raise --python-start-timeout-s",
             ],
         )
     },
@@ -176,7 +197,11 @@ const AT_START: &[Mistake] = &[
         ..Mistake::new(
             "it crashes",
             "import os\nos.kill(os.getpid(), 11)\n",
-            &["killed by SIGSEGV"],
+            &[
+                "killed by SIGSEGV",
+                "its last words: Segmentation fault in \"/",
+                "model.py\", line 2 in <module>",
+            ],
         )
     },
     Mistake {
@@ -189,16 +214,25 @@ const AT_START: &[Mistake] = &[
     },
     Mistake {
         flags: &["--python-bin", "false"],
-        ..Mistake::new("another program", GOOD, &["exited with status 1"])
+        omits: "must not end its process",
+        ..Mistake::new(
+            "another program",
+            GOOD,
+            &[
+                "false exited with status 1",
+                "does not seem to be a Python",
+                "--python-bin",
+            ],
+        )
     },
-    Mistake::new(
-        "nothing returned",
-        "def batchstring(inputs):\n    [text.upper() for text in inputs]\n",
-        &[
-            "returned None instead of a list: is a return missing?",
-            "--canary",
-        ],
-    ),
+    Mistake {
+        omits: "--canary",
+        ..Mistake::new(
+            "nothing returned",
+            "def batchstring(inputs):\n    [text.upper() for text in inputs]\n",
+            &["returned None instead of a list: is a return missing?"],
+        )
+    },
     Mistake::new(
         "a string returned",
         "def batchstring(inputs):\n    return 'x'\n",
@@ -209,16 +243,22 @@ const AT_START: &[Mistake] = &[
         "def batchstring(inputs):\n    return {}\n",
         &["returned a dict instead of a list"],
     ),
-    Mistake::new(
-        "one output too many",
-        "def batchstring(inputs):\n    return ['x'] * (len(inputs) + 1)\n",
-        &["2 outputs for 1 input"],
-    ),
-    Mistake::new(
-        "vectors returned",
-        "def batchstring(inputs):\n    return [[0.5] for _ in inputs]\n",
-        &["a value of the type list for this input, not a string"],
-    ),
+    Mistake {
+        omits: "--canary",
+        ..Mistake::new(
+            "one output too many",
+            "def batchstring(inputs):\n    return ['x'] * (len(inputs) + 1)\n",
+            &["2 outputs for 1 input"],
+        )
+    },
+    Mistake {
+        omits: "--canary",
+        ..Mistake::new(
+            "vectors returned",
+            "def batchstring(inputs):\n    return [[0.5] for _ in inputs]\n",
+            &["a value of the type list for this input, not a string"],
+        )
+    },
     Mistake::new(
         "bytes returned",
         "def batchstring(inputs):\n    return [text.encode() for text in inputs]\n",
@@ -256,6 +296,8 @@ fn make(mistake: &Mistake) {
     server.wait_for(mistake.name, |server| {
         mistake.says.iter().all(|text| why(server).contains(text))
     });
+    let reason = why(&server);
+    assert!(!reason.contains(mistake.omits), "{reason}");
     // Logged once, as an error, with the reason.
     server.wait_log("gpu 0 is down: ");
     mistake.logs.iter().for_each(|text| server.wait_log(text));
@@ -367,6 +409,18 @@ fn check_warns_of_what_is_not_there() {
     let refused = crate::support::server::run(&["check", "--executor", "python"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no batch function is named"));
+    for (target, says) in [
+        (
+            "model.pyx:f",
+            "which is no Python file: the name of one ends in .py",
+        ),
+        ("model.py:f:g", "which has a colon too many"),
+    ] {
+        let refused = crate::support::server::run(&["check", "--python", target]);
+        assert_eq!(refused.status.code(), Some(2), "{target}");
+        let problem = String::from_utf8_lossy(&refused.stderr);
+        assert!(problem.contains(says), "{problem}");
+    }
 }
 
 #[test]

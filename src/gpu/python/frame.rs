@@ -15,7 +15,8 @@
 //! worker → server, first socket
 //!   P  text                                              how far the start has come
 //!   F  length · message · traceback                      the start failed
-//!   R  extras u8 · version of Python                     ready; these extras the function takes
+//!   R  extras u8 · length · name · version of Python     ready; these extras the function takes, the parameters in an
+//!                                                        argument of this other name
 //!   N  number                                            the function is through with a batch; D follows
 //!   D  number · count · kind u8 × count · length × count · [tokens u64 × count, if a kind says so] · texts
 //!   E  number · length · message · traceback             the batch function raised
@@ -78,8 +79,15 @@ pub(super) enum Frame {
     Progress(String),
     /// The start failed.
     Failed(Complaint),
-    /// It can run batches: the version of its Python, and what the function takes beside the inputs.
-    Ready { version: String, takes: Extras },
+    /// It can run batches.
+    Ready {
+        /// Of its Python.
+        version: String,
+        /// What the function takes beside the inputs.
+        takes: Extras,
+        /// The argument that gets the parameters, if it is not called that; else empty.
+        other_name: String,
+    },
     /// The function is through with a batch, and didn't raise; the results follow.
     Ended { number: u32 },
     /// A batch is back: result i belongs to input i.
@@ -209,8 +217,13 @@ impl<'a> Reader<'a> {
             b'F' => Frame::Failed(self.complaint()?),
             b'R' => {
                 let takes = Extras::of_bits(self.byte()?);
-                let version = self.rest_as_text();
-                Frame::Ready { version, takes }
+                let length = self.number()? as usize;
+                let other_name = String::from_utf8_lossy(self.take(length)?).into_owned();
+                Frame::Ready {
+                    version: self.rest_as_text(),
+                    takes,
+                    other_name,
+                }
             }
             b'N' => Frame::Ended {
                 number: self.number()?,
@@ -331,6 +344,19 @@ mod tests {
             parse(&bytes),
             Ok(Some((Frame::Done { number: 7, results }, bytes.len())))
         );
+    }
+
+    #[test]
+    fn a_worker_that_is_ready_says_what_its_function_takes() {
+        let bytes = b"\x0C\0\0\0R\x01\x01\0\0\0t3.8.0"[..].to_vec();
+        let ready = Frame::Ready {
+            version: "3.8.0".to_owned(),
+            takes: Extras::of_bits(1),
+            other_name: "t".to_owned(),
+        };
+        assert_eq!(parse(&bytes), Ok(Some((ready, bytes.len()))));
+        let too_long = b"\x07\0\0\0R\x01\x02\0\0\0t";
+        assert!(parse(too_long).is_err());
     }
 
     #[test]

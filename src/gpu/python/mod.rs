@@ -136,14 +136,19 @@ impl Python {
                     doing = text;
                     self.tell(&doing, since);
                 }
-                Some(Frame::Ready { version, takes }) => {
+                Some(Frame::Ready {
+                    version,
+                    takes,
+                    other_name,
+                }) => {
                     self.worker()?.ready(takes);
                     let (gpu, id, took) =
                         (self.gpu, self.worker()?.id(), clock::now().since(since));
                     let given = takes.in_words();
                     let took = took.as_secs_f64();
+                    let other_name = named_otherwise(&other_name);
                     log::info!(
-                        "gpu {gpu}: worker {id} (Python {version}) started in {took:.1} s; it is given {given}"
+                        "gpu {gpu}: worker {id} (Python {version}) started in {took:.1} s; it is given {given}{other_name}"
                     );
                     return Ok(());
                 }
@@ -156,7 +161,7 @@ impl Python {
                     let limit = span(limit);
                     return Err(Lost(format!(
                         "its worker process was not ready within {limit}: it was still {doing}; if that takes so long, \
-                         raise python.start_timeout_s"
+                         raise --python-start-timeout-s"
                     )));
                 }
                 None => self.tell(&doing, since),
@@ -210,6 +215,14 @@ impl Python {
             )),
         }
     }
+}
+
+/// What is said of an argument that gets the parameters under another name.
+fn named_otherwise(name: &str) -> String {
+    if name.is_empty() {
+        return String::new();
+    }
+    format!(" (its argument `{name}` is given the parameters)")
 }
 
 fn not_running() -> Lost {

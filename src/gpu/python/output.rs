@@ -16,6 +16,7 @@ pub(super) struct Stream<R> {
     lines: Lines,
     /// The last line that says something.
     last: String,
+    crash: Crash,
 }
 
 impl<R: Read + AsFd> Stream<R> {
@@ -25,6 +26,7 @@ impl<R: Read + AsFd> Stream<R> {
             pipe,
             lines: Lines::default(),
             last: String::new(),
+            crash: Crash::default(),
         }
     }
 
@@ -40,9 +42,13 @@ impl<R: Read + AsFd> Stream<R> {
             .pipe
             .as_mut()
             .map_or(0, |pipe| pipe.read(&mut bytes).unwrap_or(0));
-        let last = &mut self.last;
+        let (last, crash) = (&mut self.last, &mut self.crash);
         let mut tell = |line: &str| {
-            line.clone_into(last);
+            if !crash.has(line) {
+                line.clone_into(last);
+            } else if let Some(words) = crash.words() {
+                *last = words;
+            }
             each(line);
         };
         if count == 0 {
@@ -53,7 +59,7 @@ impl<R: Read + AsFd> Stream<R> {
         }
     }
 
-    /// The last line that says something; empty if none has come.
+    /// The last line that says something, or what a crash was and where in the user's code; empty if none has come.
     pub(super) fn last(&self) -> &str {
         &self.last
     }
@@ -92,6 +98,70 @@ impl Lines {
     }
 }
 
+/// What Python prints when it crashes (its module `faulthandler`), line by line: what it was, and then for each thread the
+/// frames, the innermost first, down to the server's own. The last of all these lines says nothing to anybody.
+#[derive(Debug, Default)]
+struct Crash {
+    /// What it was; empty while none is printed.
+    what: String,
+    /// Whether the frames are of the thread that crashed.
+    is_its_thread: bool,
+    /// Where it was: the innermost frame outside of what comes with Python or was installed, else the innermost.
+    place: String,
+    is_users: bool,
+}
+
+impl Crash {
+    /// Takes the next line; whether it belongs to a crash.
+    fn has(&mut self, line: &str) -> bool {
+        const BEGINS: &str = "Fatal Python error: ";
+        if let Some(what) = line.strip_prefix(BEGINS) {
+            *self = Crash {
+                what: what.to_owned(),
+                ..Crash::default()
+            };
+            return true;
+        }
+        if self.what.is_empty() {
+            return false;
+        }
+        if let Some(frame) = line.strip_prefix("  File ") {
+            self.frame(frame);
+            return true;
+        }
+        self.is_its_thread = line.starts_with("Current thread 0x");
+        let belongs = ["Current thread", "Thread 0x", "Extension modules: ", " "]
+            .iter()
+            .any(|start| line.starts_with(start));
+        if !belongs {
+            self.what.clear();
+        }
+        belongs
+    }
+
+    fn frame(&mut self, frame: &str) {
+        let is_code = !frame.starts_with("\"<");
+        if !self.is_its_thread || self.is_users || !is_code {
+            return;
+        }
+        let foreign = ["/site-packages/", "/dist-packages/", "/lib/python"];
+        self.is_users = !foreign.iter().any(|part| frame.contains(part));
+        if self.is_users || self.place.is_empty() {
+            frame.clone_into(&mut self.place);
+        }
+    }
+
+    /// What and where it was, as far as is known.
+    fn words(&self) -> Option<String> {
+        let (what, place) = (&self.what, &self.place);
+        match place.is_empty() {
+            _ if what.is_empty() => None,
+            true => Some(what.clone()),
+            false => Some(format!("{what} in {place}")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +179,50 @@ mod tests {
         let whole = ["ab", "c\td", "last"];
         assert_eq!(lines(&[b"ab\nc\td\n\n  \nlast"]), whole);
         assert_eq!(lines(&[b"a", b"b\n", b"c\td\r", b"\nla", b"st"]), whole);
+    }
+
+    /// The last words of what printed these lines.
+    fn last_words(text: &str) -> String {
+        let (mut crash, mut last) = (Crash::default(), String::new());
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            if !crash.has(line) {
+                line.clone_into(&mut last);
+            } else if let Some(words) = crash.words() {
+                last = words;
+            }
+        }
+        last
+    }
+
+    #[test]
+    fn of_a_crash_the_users_own_frame_is_told() {
+        let crash = r#"
+loading
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f01 (most recent call first):
+  File "/m/other.py", line 3 in wait
+  File "<funicular>", line 50 in take
+
+Current thread 0x00007f02 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/m/model.py", line 7 in inner
+  File "/m/model.py", line 9 in batchstring
+  File "<funicular>", line 262 in call
+  File "<string>", line 14 in <module>
+
+Extension modules: numpy.core._multiarray_umath (total: 1)
+"#;
+        let place = r#"Segmentation fault in "/m/model.py", line 7 in inner"#;
+        assert_eq!(last_words(crash), place);
+        let installed = crash.replace("/m/model.py", "/v/site-packages/model.py");
+        let place = r#"Segmentation fault in "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at"#;
+        assert_eq!(last_words(&installed), place);
+        assert_eq!(last_words("Fatal Python error: Aborted\n"), "Aborted");
+        assert_eq!(
+            last_words(&format!("{crash}It was a child\n")),
+            "It was a child"
+        );
     }
 
     #[test]

@@ -25,6 +25,9 @@ const BOOT: &str = include_str!("boot.py");
 /// A worker whose connection has ended is given so long to end too, so that it can be said how.
 const LAST_BREATH: Duration = Duration::from_millis(200);
 
+/// The status with which boot.py ends where Python is too old.
+const TOO_OLD: i32 = 3;
+
 /// A running worker process. Dropping it kills it, and waits a moment to bury it.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -37,6 +40,8 @@ pub(super) struct Process {
     /// Its standard error.
     pub stderr: Stream<ChildStderr>,
     ended: Option<ExitStatus>,
+    /// The program that it runs, for people.
+    program: String,
     /// What it and all that it starts bear.
     mark: Mark,
 }
@@ -87,6 +92,7 @@ impl Process {
             stderr: Stream::new(child.stderr.take()),
             child,
             ended: None,
+            program: config.bin.display().to_string(),
             mark,
         })
     }
@@ -101,18 +107,36 @@ impl Process {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// How it ended, in words; after its connection has.
-    pub(super) fn epitaph(&mut self) -> String {
+    /// How it ended, in words; after its connection has. Whether it had `spoken` to the server tells Pythons from other
+    /// programs.
+    pub(super) fn epitaph(&mut self, spoken: bool) -> String {
         let died = self.wait_ended(clock::now() + LAST_BREATH);
         self.kill();
         let mut text = match self.ended {
-            Some(status) if died => ended_in_words(status),
+            Some(status) if died => self.ended_in_words(status, spoken),
             _ => "closed its connection to the server".to_owned(),
         };
         if !self.stderr.last().is_empty() {
             text.push_str(&format!("; its last words: {}", self.stderr.last()));
         }
         text
+    }
+
+    fn ended_in_words(&self, status: ExitStatus, spoken: bool) -> String {
+        match status.code() {
+            // It said itself what Python it is.
+            Some(TOO_OLD) if !spoken && !self.stderr.last().is_empty() => {
+                format!("its worker process exited with status {TOO_OLD}")
+            }
+            Some(code) if !spoken => {
+                let program = &self.program;
+                format!(
+                    "{program} exited with status {code} before it ran anything: it does not seem to be a Python that works; \
+                     name the Python to use with --python-bin"
+                )
+            }
+            _ => ended_in_words(status),
+        }
     }
 
     /// Kills it and everything it has started. Does not wait.

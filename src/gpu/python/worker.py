@@ -32,10 +32,15 @@ CALLS_MAX = 3
 MESSAGE_MAX = 1000
 TRACEBACK_MAX = 16_000
 TOKENS_MAX = (1 << 64) - 1
+# So many of a file's functions are named to whoever misspelt the one to serve.
+NAMES_MAX = 10
 
 
 class Unfit(Exception):
-    """What was asked for can't be served; the message says what to do."""
+    """What was asked for can't be served; the message says what to do.
+
+    What is said of outputs begins with "the batch function": so the server knows that no other input would do better.
+    """
 
 
 class Connection:
@@ -128,7 +133,8 @@ def missing(place, module, name):
         return f"{place} has no {name!r}; did you mean {near[0]!r}?"
     own = [other for other in names if getattr(getattr(module, other), "__module__", "") == module.__name__]
     callables = [other for other in own if callable(getattr(module, other))]
-    return f"{place} has no {name!r}; it defines {', '.join(callables[:10]) or 'no function'}"
+    more = f", and {len(callables) - NAMES_MAX} more" if len(callables) > NAMES_MAX else ""
+    return f"{place} has no {name!r}; it defines {', '.join(callables[:NAMES_MAX]) or 'no function'}{more}"
 
 
 def build(name, found, progress):
@@ -150,13 +156,17 @@ def build(name, found, progress):
 
 
 EXTRAS = ("parameters", "request_ids")
+# An argument whose name is at least so much like one of these is meant to be it, as request_id and parameter are. Names
+# that people may well mean otherwise are less alike: params, hyperparameters, requests.
+ALIKE = 0.88
 
 
 def extras_of(name, function):
     """What the function gets beside the inputs: pairs of what it is and the keyword for it, None for one by position.
 
     Arguments called parameters and request_ids get those, wherever they stand. A second one that must be given gets the
-    parameters whatever its name is. Optional ones of other names are the function's own affair.
+    parameters whatever its name is, unless that is one of these misspelt. Optional ones of other names are the function's own
+    affair.
     """
     try:
         signature = inspect.signature(function)
@@ -169,6 +179,7 @@ def extras_of(name, function):
     positional = [each for each in known if each.kind in plain]
     if not positional and not any(each.kind is each.VAR_POSITIONAL for each in known):
         raise Unfit(f"{name}{signature} takes no inputs: it must take one argument, the list of inputs")
+    refuse_misspelt(f"{name}{signature}", [each.name for each in known if each not in positional[:1]])
     extras, in_line = [], True
     for each in positional[1:] + [each for each in known if each.kind is each.KEYWORD_ONLY]:
         must = each.default is each.empty
@@ -184,6 +195,21 @@ def extras_of(name, function):
         else:
             in_line = False
     return extras
+
+
+def refuse_misspelt(function, names):
+    for name in names:
+        near = None if name in EXTRAS else difflib.get_close_matches(name, EXTRAS, 1, ALIKE)
+        if near and near[0] not in names:
+            raise Unfit(f"{function} has an argument {name!r}; did you mean {near[0]!r}?")
+
+
+def taken_for_parameters(function, extras):
+    """The name of the argument that gets the parameters although it is called otherwise; empty if there is none."""
+    if "parameters" not in [what for what, _ in extras]:
+        return ""
+    names = list(inspect.signature(function).parameters)
+    return "" if "parameters" in names else names[1]
 
 
 # --- batches
@@ -224,6 +250,7 @@ class Runner:
 
     def __init__(self, function, extras):
         self.function, self.extras = function, extras
+        self.other_name = taken_for_parameters(function, extras)
 
     def wants(self):
         return sum(1 << EXTRAS.index(what) for what, _ in self.extras)
@@ -397,6 +424,26 @@ def send_error(connection, kind, error, prefix=b"", advice=""):
     connection.send(kind, prefix, struct.pack("<I", len(message)), message, traceback_of(error))
 
 
+def place_of(error):
+    """Where in the user's code a start failed, in parentheses; empty where that can't or needn't be told."""
+    if isinstance(error, Unfit):
+        return ""
+    frames = traceback.walk_tb(error.__traceback__)
+    places = [(frame.f_code.co_filename, line) for frame, line in frames]
+    if isinstance(error, SyntaxError):
+        # What can't be read has no frame yet.
+        places.append((str(error.filename), error.lineno))
+    own = [(path, line) for path, line in places if line and is_own(path)]
+    return f" ({own[-1][0]}, line {own[-1][1]})" if own else ""
+
+
+def is_own(path):
+    """Whether a file is likely the user's own: neither this one, nor Python's, nor one that was installed."""
+    library = os.path.dirname(os.__file__) + os.sep
+    installed = "/site-packages/" in path or "/dist-packages/" in path
+    return not path.startswith(("<", library)) and not installed
+
+
 def advice_for(error, target):
     """What to do about an exception at start, where Python's own message leaves that open."""
     if isinstance(error, ModuleNotFoundError):
@@ -476,7 +523,7 @@ def start(connection, target):
         function = build(name, found, progress)
         return Runner(function, extras_of(name, function))
     except BaseException as error:
-        send_error(connection, FAILED, error, advice=advice_for(error, target))
+        send_error(connection, FAILED, error, advice=place_of(error) + advice_for(error, target))
         return None
 
 
@@ -490,7 +537,9 @@ def next_batch(connection, staged):
 
 
 def serve(connection, runner, staged, output_max):
-    connection.send(READY, bytes([runner.wants()]), sys.version.split()[0].encode())
+    other_name = runner.other_name.encode("utf-8", "backslashreplace")
+    named = struct.pack("<BI", runner.wants(), len(other_name)) + other_name
+    connection.send(READY, named, sys.version.split()[0].encode())
     while True:
         batch = next_batch(connection, staged)
         number = struct.pack("<I", batch.number)

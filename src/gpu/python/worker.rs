@@ -24,6 +24,8 @@ const LAST_READS_MAX: usize = 16;
 pub(super) struct Worker {
     gpu: usize,
     process: Process,
+    /// Whether it has said anything yet: then it is a Python that works.
+    has_spoken: bool,
     /// Orders and batches that run at once; results.
     link: Link,
     /// Batches that are staged ahead.
@@ -77,6 +79,7 @@ impl Worker {
         Ok(Worker {
             gpu,
             process,
+            has_spoken: false,
             link,
             ahead,
             staged: [0; 2],
@@ -185,9 +188,9 @@ impl Worker {
     }
 
     fn frame(&mut self) -> Result<Option<Frame>, Lost> {
-        self.link
-            .next()
-            .map_err(|malformed| Lost(malformed.to_string()))
+        let frame = self.link.next();
+        self.has_spoken |= matches!(frame, Ok(Some(_)));
+        frame.map_err(|malformed| Lost(malformed.to_string()))
     }
 
     /// Waits until something happens, at most `left`, and deals with it.
@@ -258,7 +261,7 @@ impl Worker {
             }
             self.pass_on(&ready);
         }
-        Lost(self.process.epitaph())
+        Lost(self.process.epitaph(self.has_spoken))
     }
 
     /// Kills it. Does not wait.
