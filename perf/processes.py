@@ -66,6 +66,14 @@ def children(parent):
     return living(lambda about: int(about[1]) == parent)
 
 
+def arguments(pid):
+    """The command line of a process; empty if it has ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
+    except OSError:
+        return []
+
+
 def usage(leader):
     """CPU seconds, those of children that have ended included, and resident bytes of all processes of a session.
 
@@ -90,14 +98,14 @@ def threads(pid):
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
-def descriptors(pid, listen_port=None):
-    """How many descriptors a process has open, the callers' connections to `listen_port` aside: those come and go."""
+def descriptors(pid, listen_ports=()):
+    """How many descriptors a process has open, the callers' connections to `listen_ports` aside: those come and go."""
     callers = set()
-    if listen_port is not None:
+    if listen_ports:
         for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
             about = line.split()
             is_listener = about[3] == "0A"
-            if int(about[1].rpartition(":")[2], 16) == listen_port and not is_listener:
+            if int(about[1].rpartition(":")[2], 16) in listen_ports and not is_listener:
                 callers.add(f"socket:[{about[9]}]")
     count = 0
     for name in os.listdir(f"/proc/{pid}/fd"):

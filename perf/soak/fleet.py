@@ -3,6 +3,9 @@
 * `Local`: one server, a Python worker process for each GPU.
 * `Remote`: one server and `funicular worker` processes behind it, each with a Python worker process of its own.
 * `Simulated`: one server, no worker; nothing can be done to it.
+
+A program that has Python workers also has a guard: a process that waits for the program's end, to kill what workers leave behind
+then. It is expected to be there, and to end by itself after its program; no trouble is made for it.
 """
 
 import contextlib
@@ -10,6 +13,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import threading
 import time
 
@@ -21,12 +25,31 @@ UP_WITHIN_S = 60
 # Longer than a batch time-out, so that a worker that stands still is taken out of service meanwhile.
 STANDS_STILL_S = 3
 RESTARTED_AFTER_S = 1
+# Longer than a program's own grace period of 30 s.
+DRAINS_WITHIN_S = 40
+# A guard ends after its program, and has all processes of the system to look at first.
+GUARD_ENDS_WITHIN_S = 20
 
 
 def signal_to(pid, which):
     """Sends a signal to a process, which may have ended by itself."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, which)
+
+
+def is_guard(pid):
+    """Whether a process is the guard of a program's workers."""
+    return processes.arguments(pid)[1:] == ["guard"]
+
+
+def described(pid):
+    """A process in words: its id and its command line."""
+    return f"{pid}: {' '.join(processes.arguments(pid))}"
+
+
+def workers_of(program):
+    """The Python workers of a program, by process id."""
+    return [pid for pid in processes.children(program.pid) if not is_guard(pid)]
 
 
 class Program:
@@ -65,13 +88,16 @@ class Fleet:
     def programs(self):
         return [self.server]
 
-    def listen_port(self):
-        return int(self.server.listen.rpartition(":")[2])
+    def listen_ports(self):
+        """Those of the server's data plane and of its admin plane."""
+        return {int(address.rpartition(":")[2]) for address in (self.server.listen, self.server.admin)}
 
     def members(self):
         """All processes, started by whomever."""
-        sessions = {session for program in self.programs() for session in program.sessions}
-        return processes.of_sessions(sessions)
+        return processes.of_sessions(self.sessions())
+
+    def sessions(self):
+        return {session for program in self.programs() for session in program.sessions}
 
     def up(self):
         """How many GPUs serve, as of a second ago at most."""
@@ -79,29 +105,49 @@ class Fleet:
         return sum(gpu["up"] for gpu in json.loads(text)["gpus"]) if text else 0
 
     def wait_up(self):
-        """Whether every GPU served, and nothing more was about to start or end, before the time was up."""
+        """Waits until every GPU serves, and nothing more is about to start or end. Returns what is wrong if that takes too long."""
         deadline = time.monotonic() + UP_WITHIN_S
-        while time.monotonic() < deadline:
-            if self.up() == self.gpus and len(self.members()) == self.members_wanted():
-                return True
+        while True:
+            up, members = self.up(), self.members()
+            if up == self.gpus and len(members) == self.members_wanted():
+                return None
+            if time.monotonic() >= deadline:
+                return (
+                    f"{up} of {self.gpus} GPUs up, {len(members)} processes where {self.members_wanted()} are expected:\n"
+                    + "\n".join(f"  {described(pid)}" for pid in members)
+                )
             time.sleep(0.2)
-        return False
 
     def stop(self):
-        """Ends everything. Returns what the server exited with, and the processes that outlived it."""
-        code = self.drain(self.server)
-        left = processes.of_sessions({self.server.pid})
+        """Ends everything. Returns what the server exited with, and the processes that outlived it or its workers."""
+        code, others = self.drain([self.server]), self.programs()[1:]
+        left = self.outlived({self.server.pid})
+        self.drain(others)
+        left += self.outlived(self.sessions() - {self.server.pid})
         for program in self.programs():
             processes.stop(program.process)
         return code, left
 
     @staticmethod
-    def drain(program):
-        program.process.terminate()
-        try:
-            return program.process.wait(timeout=40)
-        except Exception:
-            return None
+    def drain(programs):
+        """Ends programs politely, all of them at once. Returns what the last one exited with, `None` if it did not end."""
+        code = None
+        for program in programs:
+            program.process.terminate()
+        for program in programs:
+            code = None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = program.process.wait(timeout=DRAINS_WITHIN_S)
+        return code
+
+    @staticmethod
+    def outlived(sessions):
+        """Who is left of sessions whose programs have ended, as pid and command line; only guards are waited for."""
+        left = [described(pid) for pid in processes.of_sessions(sessions) if not is_guard(pid)]
+        deadline = time.monotonic() + GUARD_ENDS_WITHIN_S
+        while (guards := list(filter(is_guard, processes.of_sessions(sessions)))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left + [described(pid) for pid in guards]
 
 
 class Simulated(Fleet):
@@ -125,13 +171,13 @@ class Local(Fleet):
         self.start_server(command, folder / "server", gpus, {"SOAK_TROUBLE": str(folder)})
 
     def members_wanted(self):
-        return 1 + self.gpus
+        return 2 + self.gpus  # the server and its guard
 
     def trouble(self, kind, random):
         if kind == "raised":
             (self.folder / f"raise-{random.randrange(self.gpus)}").touch()
             return
-        workers = processes.children(self.server.pid)
+        workers = workers_of(self.server)
         if workers:
             signal_to(random.choice(workers), signal.SIGKILL if kind == "killed" else signal.SIGSTOP)
 
@@ -155,14 +201,14 @@ class Remote(Fleet):
         return [self.server, *self.workers]
 
     def members_wanted(self):
-        return 1 + 2 * self.gpus
+        return 1 + 3 * self.gpus  # each `funicular worker` has a guard and a Python worker
 
     def trouble(self, kind, random):
         worker = random.choice(self.workers)
         if kind == "raised":
             (worker.folder / "raise-0").touch()
         elif kind == "bereft":
-            for pid in processes.children(worker.pid):
+            for pid in workers_of(worker):
                 signal_to(pid, signal.SIGKILL)
         elif kind == "stopped":
             signal_to(worker.pid, signal.SIGSTOP)

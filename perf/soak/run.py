@@ -31,6 +31,8 @@ from fleet import SHAPES  # noqa: E402
 
 # Troubles end this long before the load does, so that the end shows what is left of them.
 QUIET_END_S = 5
+# What is only about to end, after the load, has this long for it.
+SETTLES_WITHIN_S = 20
 
 
 def parse():
@@ -64,7 +66,7 @@ def sample(fleet, began):
         "at_s": round(time.monotonic() - began, 1),
         "processes": len(members),
         "server_threads": processes.threads(server),
-        "server_descriptors": processes.descriptors(server, fleet.listen_port()),
+        "server_descriptors": processes.descriptors(server, fleet.listen_ports()),
         "server_bytes": processes.resident_bytes(server),
         "all_bytes": resident,
     }
@@ -145,27 +147,38 @@ def counted(fleet):
         time.sleep(2.5)  # the page is up to a second old
 
 
+def settled(fleet, before):
+    """The sample after the load: the first one that holds no more than there was before it, else the last one in time."""
+    deadline = time.monotonic() + SETTLES_WITHIN_S
+    while verdict.kept(before, after := sample(fleet, time.monotonic())) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return after
+
+
 def main():
     arguments = parse()
+    for program in (arguments.funicular, arguments.perf):
+        if not os.access(program, os.X_OK):
+            sys.exit(f"there is no program {program}: `cargo build --release --workspace`, or name it with --funicular and --perf")
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / f"{arguments.shape}-load.json"
     with tempfile.TemporaryDirectory(prefix="funicular-soak-") as folder:
         fleet = SHAPES[arguments.shape](arguments.funicular, pathlib.Path(folder), arguments.gpus)
         try:
-            if not fleet.wait_up():
-                sys.exit("not every GPU came up")
+            if missing := fleet.wait_up():
+                sys.exit(f"the GPUs did not come up: {missing}")
             before = sample(fleet, time.monotonic())
             samples, troubles = under_load(arguments, fleet, file)
-            recovered = fleet.wait_up()
+            missing = fleet.wait_up()
             answers = counted(fleet)
-            after = sample(fleet, time.monotonic())
+            after = settled(fleet, before)
         finally:
             exit_code, left = fleet.stop()
     load = json.loads(file.read_text())
     raised = troubles.get("raised", 0)
     wrong = verdict.findings(samples, before, after, load, answers, raised, exit_code, left, arguments.errors_max)
-    if not recovered:
-        wrong.append("not every GPU, or one process too many, was back after the troubles")
+    if missing:
+        wrong.append(f"a minute after the troubles: {missing}")
     result = {"findings": wrong, "troubles": troubles, "before": before, "after": after, "samples": samples}
     (arguments.out / f"{arguments.shape}.json").write_text(json.dumps(result, indent=1))
     print(verdict.report(samples, wrong, load, troubles))

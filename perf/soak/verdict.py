@@ -2,6 +2,8 @@
 
 # The line is drawn through what comes after this part of the run, or after so many seconds if that is less.
 WARM_UP_PART, WARM_UP_MAX_S = 0.25, 120
+# In less than this, a worker that was killed early and is back late looks like growth: then no trend is judged.
+TREND_MIN_S = 50
 
 MIB = 1 << 20
 # What may grow over the whole run, by how much: so much, or this part of the mean.
@@ -42,15 +44,25 @@ def trends(samples):
     return found
 
 
+def has_trend(samples):
+    """Whether the run was long enough to tell growth from chance."""
+    return samples[-1]["at_s"] - samples[0]["at_s"] >= TREND_MIN_S
+
+
+def kept(before, after):
+    """What there is more of after the load than there was before it, in words."""
+    names = ("processes", "server_threads", "server_descriptors")
+    more = [name for name in names if after[name] > before[name]]
+    return [f"{name}: {before[name]} before the load, {after[name]} after it" for name in more]
+
+
 def findings(samples, before, after, load, counted, raised, exit_code, left, errors_max):
     """Everything that is wrong, in words; nothing if the soak passed. `raised`: how often the function raised."""
     wrong = []
     for name, trend in trends(samples).items():
-        if trend["growth"] > trend["allowed"]:
+        if has_trend(samples) and trend["growth"] > trend["allowed"]:
             wrong.append(f"{name} grew by {trend['growth']:,.1f} (allowed: {trend['allowed']:,.1f})")
-    for name in ("processes", "server_threads", "server_descriptors"):
-        if after[name] > before[name]:
-            wrong.append(f"{name}: {before[name]} before the load, {after[name]} after it")
+    wrong += kept(before, after)
     totals, mismatches = load["totals"], load["mismatches"]
     if any(mismatches.values()):
         wrong.append(f"answers that were not the caller's own, or came twice: {mismatches}")
@@ -70,7 +82,7 @@ def findings(samples, before, after, load, counted, raised, exit_code, left, err
     if exit_code != 0:
         wrong.append(f"the server exited with {exit_code} after SIGTERM")
     if left:
-        wrong.append(f"processes that outlived the server: {left}")
+        wrong.append("processes that outlived their program: " + "; ".join(left))
     return wrong
 
 
@@ -99,5 +111,7 @@ def report(samples, wrong, load, troubles):
         label = name.replace("bytes", "MiB").replace("_", " ")
         figures = (trend[key] / unit for key in ("mean", "growth", "allowed"))
         lines.append(f"| {label} | " + " | ".join(f"{figure:,.2f}" for figure in figures) + " |")
+    if not has_trend(samples):
+        lines += ["", f"too short to judge growth, which takes {TREND_MIN_S} s"]
     lines += ["", *(f"FAILED: {finding}" for finding in wrong)] if wrong else ["", "passed"]
     return "\n".join(lines)
