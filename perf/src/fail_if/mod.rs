@@ -39,7 +39,8 @@ FILTER (comma-separated)
   view=uncorrected       latencies from the actual write instead of the scheduled time
 
 OP is >, >=, < or <=. The condition says what must NOT be: if it holds, the exit code is 3. So does a condition about
-something of which there is nothing, such as a percentile without any answer.
+something of which there is nothing, such as a percentile without any answer. A share without % goes from 0 to 1:
+error_rate>1% is error_rate>0.01.
 ";
 
 /// What is measured.
@@ -131,6 +132,9 @@ pub enum ConditionError {
     /// A time without its unit.
     #[error("`{0}` is no value for this metric: it needs a unit, as in {0}ms")]
     Unit(String),
+    /// A share that is meant in per cent, as far as one can tell.
+    #[error("`{0}` is no bound for a share, which goes from 0 to 1: did you mean {0}%?")]
+    Share(String),
     /// The run has no such tier.
     #[error("the run has no tier `{0}`: add it to --tiers")]
     Tier(String),
@@ -432,6 +436,9 @@ mod tests {
             ("p95>3%", ConditionError::Value, "3%"),
             ("errors>3ms", ConditionError::Value, "3ms"),
             ("p95>fast", ConditionError::Value, "fast"),
+            ("error_rate>1", ConditionError::Share, "1"),
+            ("error_rate>=1.5", ConditionError::Share, "1.5"),
+            ("achieved_ratio < 99", ConditionError::Share, "99"),
         ] {
             assert_eq!(
                 text.parse::<Condition>(),
@@ -452,6 +459,13 @@ mod tests {
         for example in examples.split_whitespace() {
             assert!(example.parse::<Condition>().is_ok(), "{example}");
         }
-        assert!("p99.9>1s".parse::<Condition>().is_ok());
+        for text in [
+            "p99.9>1s",
+            "achieved_ratio<1",
+            "error_rate>=1",
+            "error_rate>1%",
+        ] {
+            assert!(text.parse::<Condition>().is_ok(), "{text}");
+        }
     }
 }

@@ -20,6 +20,9 @@ impl FromStr for Condition {
         let metric = parse_metric(name).ok_or_else(|| ConditionError::Metric(name.to_owned()))?;
         let filter = parse_filter(filter, metric)?;
         let (bound, unit, unit_name) = parse_value(value.trim(), metric.quantity())?;
+        if metric.quantity() == Quantity::Share && unit_name.is_empty() {
+            check_share(comparison, bound, value)?;
+        }
         let text = text.trim().to_owned();
         Ok(Condition {
             text,
@@ -134,6 +137,14 @@ fn parse_filter(text: &str, metric: Metric) -> Result<Filter, ConditionError> {
         return Err(ConditionError::Filter(text.to_owned()));
     }
     Ok(filter)
+}
+
+/// Refuses a share without % that it can't be above, or that is none: a condition that never holds passes every run.
+fn check_share(comparison: Comparison, bound: f64, value: &str) -> Result<(), ConditionError> {
+    if bound > 1.0 || (bound == 1.0 && comparison == Comparison::Above) {
+        return Err(ConditionError::Share(value.trim().to_owned()));
+    }
+    Ok(())
 }
 
 fn parse_value(text: &str, quantity: Quantity) -> Result<(f64, f64, String), ConditionError> {
