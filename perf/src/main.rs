@@ -37,7 +37,7 @@ EXAMPLES
     funicular-perf run http://127.0.0.1:8080 --rate 700 --arrivals poisson --duration 30s \\
         --tiers enterprise=10,paid=30,free=60 --admin http://127.0.0.1:9090 --out perf/reports
   How much can it do?
-    funicular-perf run http://127.0.0.1:8080 --connections 1000 --warmup 2s     (250 for each of 4 GPUs)
+    funicular-perf run http://127.0.0.1:8080 --connections 800 --warmup 2s     (200 for each of 4 GPUs)
   Two builds side by side
     funicular-perf report before.json after.json
   All questions of perf/scenarios, against a server that it starts itself
@@ -121,7 +121,7 @@ struct AllScenarios {
 
 #[derive(clap::Args)]
 struct Common {
-    /// The server's program [default: target/release/funicular, else funicular from the path]
+    /// The server's program [default: target/release/funicular, else funicular beside this program, else from the path]
     #[arg(long, value_name = "PROGRAM")]
     server: Option<PathBuf>,
     /// Recorded arrivals for the scenarios that replay them; they are not part of the tree
@@ -313,7 +313,10 @@ impl AllScenarios {
 impl Common {
     fn circumstances(&self) -> anyhow::Result<Circumstances> {
         Ok(Circumstances {
-            program: self.server.clone().unwrap_or_else(server::default_program),
+            program: self
+                .server
+                .clone()
+                .map_or_else(server::default_program, Ok)?,
             trace: self.trace.clone(),
             duration: self.duration,
             directory: self.out.clone(),

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,6 +17,10 @@ const START_NS: u64 = 30 * SECOND;
 const STOP_NS: u64 = 40 * SECOND;
 /// How often its end is looked for.
 const STOP_LOOK: Duration = Duration::from_millis(20);
+/// The server's program.
+const NAME: &str = "funicular";
+/// Where a build puts it, seen from the repository.
+const BUILT: &str = "target/release/funicular";
 const LISTENING: &str = "listening on http://";
 const ADMIN: &str = "admin on http://";
 
@@ -45,6 +49,12 @@ pub enum ServerError {
         /// Why.
         source: std::io::Error,
     },
+    /// Nobody named a program, and none was found.
+    #[error(
+        "there is no {BUILT} here, no {NAME} beside this program and none on the path: build it (`cargo build --release \
+         --workspace`), or name it with --server"
+    )]
+    NoProgram,
     /// It ended or fell silent before it said where it listens.
     #[error("{program} did not say where it listens; it said:\n{said}")]
     NotUp {
@@ -166,7 +176,10 @@ impl LocalServer {
                 return Ok(status);
             }
             // Its output ends when it does; until then lines are read, so that it can write them.
-            let _ = self.lines.recv_timeout(STOP_LOOK);
+            if self.lines.recv_timeout(STOP_LOOK) == Err(RecvTimeoutError::Disconnected) {
+                // It has closed its outputs before its end: there is nothing to read, and nothing that would wake us.
+                std::thread::park_timeout(STOP_LOOK);
+            }
         }
         self.child.kill()?;
         self.child.wait()?;
@@ -195,18 +208,28 @@ fn address_after(line: &str, words: &str) -> Option<String> {
     Some(format!("http://{address}"))
 }
 
-/// The server to use when none is named: the release build of this tree if it is there, else whatever the path has.
-pub fn default_program() -> PathBuf {
-    let built = Path::new("target/release/funicular");
-    if built.exists() {
-        built.to_owned()
-    } else {
-        PathBuf::from("funicular")
-    }
+/// The server to use when none is named: the release build of this tree if it is there, else the one beside this program, as
+/// after a build elsewhere (`CARGO_TARGET_DIR`), else what the path has.
+///
+/// # Errors
+/// If there is none anywhere.
+pub fn default_program() -> Result<PathBuf, ServerError> {
+    let beside = std::env::current_exe().ok();
+    let beside = beside.map(|program| program.with_file_name(NAME));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).map(|folder| folder.join(NAME));
+    let mut places = std::iter::once(PathBuf::from(BUILT))
+        .chain(beside)
+        .chain(on_path);
+    places
+        .find(|program| program.is_file())
+        .ok_or(ServerError::NoProgram)
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::time::{ClockId, clock_gettime};
+
     use super::*;
 
     #[test]
@@ -232,5 +255,37 @@ mod tests {
         );
         let error = LocalServer::start(Path::new("/does/not/exist"), &[]).expect_err("no program");
         assert!(matches!(error, ServerError::Start { .. }));
+    }
+
+    #[test]
+    fn a_server_that_has_closed_its_outputs_is_waited_for_at_rest() {
+        let script =
+            "trap 'sleep 1; exit 0' TERM; echo ready; exec >&-; while :; do sleep 0.1; done";
+        let mut child = Command::new("sh")
+            .args(["-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut said = String::new();
+        let mut output = child.stdout.take().expect("a pipe");
+        output
+            .read_to_string(&mut said)
+            .expect("read until it closes");
+        assert_eq!(said, "ready\n");
+        let server = LocalServer {
+            child,
+            url: String::new(),
+            admin: String::new(),
+            command: Vec::new(),
+            lines: mpsc::channel().1,
+        };
+        let spent = || {
+            let time = clock_gettime(ClockId::ThreadCPUTime);
+            time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+        };
+        let before = spent();
+        server.stop().expect("it ends by itself");
+        let spent = spent() - before;
+        assert!(spent < 200, "{spent} ms of CPU time to wait for a second");
     }
 }

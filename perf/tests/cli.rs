@@ -536,6 +536,51 @@ fn a_scenario_starts_its_server_and_watches_it() {
 }
 
 #[test]
+fn the_server_beside_the_program_is_found_and_a_missing_one_explained() {
+    let place = Workplace::new();
+    let beside = place.path("funicular-perf");
+    let copied = Command::new("cp")
+        .args([env!("CARGO_BIN_EXE_funicular-perf"), &beside])
+        .status();
+    assert!(copied.is_ok_and(|status| status.success()));
+    let run = |path: &str| {
+        let output = Command::new(&beside)
+            .current_dir(place.path(""))
+            .env("PATH", path)
+            .args([
+                "scenario",
+                "easy",
+                "--dir",
+                "scenarios",
+                "--out",
+                "reports",
+                "--quiet",
+            ])
+            .output();
+        output.expect("the program starts")
+    };
+    let missing = run(&place.path("scenarios"));
+    let said = text(&missing.stderr);
+    assert_eq!(missing.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("there is no target/release/funicular here, no funicular beside"),
+        "{said}"
+    );
+    assert!(said.contains("--server"), "{said}");
+
+    // The stand-in starts others, by absolute paths.
+    stand_in(Path::new(&place.path("funicular")));
+    let path = std::env::var("PATH").expect("a path");
+    let found = run(&path);
+    assert!(
+        found.status.success(),
+        "{}{}",
+        text(&found.stdout),
+        text(&found.stderr)
+    );
+}
+
+#[test]
 fn scenarios_are_listed_where_none_or_an_unknown_one_is_named() {
     let place = Workplace::new();
     for names in [&["scenario"][..], &["scenario", "easy", "hard"]] {
