@@ -109,6 +109,8 @@ impl LocalServer {
                 .name("server-output".to_owned())
                 .spawn(move || forward(output, &sender))?;
         }
+        // Only they have it: so it is known at once when a server ends instead of coming up.
+        drop(sender);
         let mut server = LocalServer {
             child,
             url: String::new(),
