@@ -2,7 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::model::{Model, children, holdings, is_alive, wait_gone, workers};
+use crate::model::{Model, children, guard, holdings, is_alive, wait_gone, workers};
 use crate::steady::{fresh_status, under_traffic, wait_all_back};
 use crate::support::tools::is_there;
 use crate::support::{Server, heavy, in_parallel, unique, wait_for, wait_some};
@@ -208,6 +208,25 @@ fn restarts_leak_neither_descriptors_nor_threads_nor_processes() {
         let now = holdings(server.pid());
         now.0 <= before.0 && now.1 <= before.1
     });
+}
+
+#[test]
+fn a_guard_that_is_killed_is_replaced_and_said_to_be() {
+    if !is_there("python3") {
+        return;
+    }
+    let source = "def batchstring(inputs):\n    return inputs\n";
+    let mut server = Model::new(source).serve(1, &[]);
+    let first = wait_some("the guard", || guard(&server));
+    send(first, Signal::KILL);
+    server.wait_log("another one is started");
+    let second = wait_some("its successor", || {
+        guard(&server).filter(|pid| *pid != first)
+    });
+    // It is the one that does the work, and ends with the server.
+    server.signal(Signal::KILL);
+    server.wait_exit();
+    wait_gone(second);
 }
 
 #[test]

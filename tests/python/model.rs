@@ -78,10 +78,21 @@ pub fn wait_all_ready(server: &mut Server) {
 
 /// The process ids of a server's workers. Its guard is none.
 pub fn workers(server: &Server) -> Vec<u32> {
-    let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut all = children(server.pid());
-    all.retain(|pid| !name(pid).contains("\0guard"));
+    all.retain(|pid| !is_guard(*pid));
     all
+}
+
+/// The process that ends what workers leave behind when the server is killed.
+pub fn guard(server: &Server) -> Option<u32> {
+    children(server.pid())
+        .into_iter()
+        .find(|pid| is_guard(*pid))
+}
+
+fn is_guard(pid: u32) -> bool {
+    let line = fs::read_to_string(format!("/proc/{pid}/cmdline"));
+    line.unwrap_or_default().contains("\0guard")
 }
 
 /// The living children of a process.

@@ -15,12 +15,13 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
 use crate::clock::{self, Time};
@@ -37,6 +38,9 @@ const ROUNDS_MAX: usize = 8;
 
 /// Nobody takes longer to become another program, all of them together; who does is taken for one without an environment.
 const EXEC_MAX: Duration = Duration::from_secs(1);
+
+/// A guard that has ended is replaced after this time.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
 
 /// Who is becoming another program is looked at again after this time.
 const EXEC_LOOK: Duration = Duration::from_millis(1);
@@ -144,10 +148,12 @@ fn processes() -> impl Iterator<Item = Pid> {
     pids.filter(|pid| *pid != getpid())
 }
 
-/// The process that outlives the server for a moment. Until then it waits on a pipe, whose other end is the server's alone.
+/// The process that outlives the server for a moment, and the thread that starts another one should it end before. Dropped,
+/// it does its work.
 #[derive(Debug)]
 pub struct Guard {
-    _process: Child,
+    /// What it waits on. The other end is the server's alone; there is none once it may end.
+    pipe: Arc<Mutex<Option<ChildStdin>>>,
 }
 
 impl Guard {
@@ -156,18 +162,76 @@ impl Guard {
     /// # Errors
     /// As the system says.
     pub fn start() -> io::Result<Guard> {
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .arg("guard")
-            .env(GUARDED, Mark::of_server().as_str())
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // What is meant for the server's group, such as Ctrl-C, must not end it first.
-            .process_group(0);
-        let process = command.spawn()?;
-        Ok(Guard { _process: process })
+        let (process, pipe) = started()?;
+        let pipe = Arc::new(Mutex::new(Some(pipe)));
+        let thread = thread::Builder::new().name("guard-keeper".to_owned());
+        let held = Arc::clone(&pipe);
+        thread.spawn(move || keep(process, &held))?;
+        Ok(Guard { pipe })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.pipe.lock().take();
+    }
+}
+
+fn started() -> io::Result<(Child, ChildStdin)> {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg("guard")
+        .env(GUARDED, Mark::of_server().as_str())
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // What is meant for the server's group, such as Ctrl-C, must not end it first.
+        .process_group(0);
+    let mut process = command.spawn()?;
+    let pipe = process.stdin.take();
+    let pipe = pipe.ok_or_else(|| io::Error::other("the process has no standard input"))?;
+    Ok((process, pipe))
+}
+
+/// Sees to it that there is a guard for as long as the pipe is held.
+fn keep(mut process: Child, pipe: &Mutex<Option<ChildStdin>>) {
+    loop {
+        let ended = process.wait();
+        if pipe.lock().is_none() {
+            return;
+        }
+        let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+        log::warn!(
+            "the process that sees to what is left behind when the server is killed has ended itself ({how}); another one is \
+             started"
+        );
+        let Some(next) = successor(pipe) else {
+            return;
+        };
+        process = next;
+    }
+}
+
+/// The next guard, as soon as there can be one; none if there need be none any more.
+fn successor(pipe: &Mutex<Option<ChildStdin>>) -> Option<Child> {
+    let mut is_news = true;
+    loop {
+        // Whoever kills it again and again is not answered faster than this.
+        thread::park_timeout(RESTART_AFTER);
+        let mut held = pipe.lock();
+        held.as_ref()?;
+        match started() {
+            Ok((process, new)) => {
+                *held = Some(new);
+                return Some(process);
+            }
+            Err(error) if is_news => {
+                log::warn!("can't start it: {error}; trying again");
+                is_news = false;
+            }
+            Err(_) => {}
+        }
     }
 }
 
