@@ -383,7 +383,7 @@ pub struct Stage {
 pub struct ZonePoint {
     /// Seconds after the start of the measured part.
     pub at_seconds: f64,
-    /// `green`, `yellow` or `red`.
+    /// `green`, `yellow`, `red`, `limit` (nobody is let in), or `unknown`.
     pub zone: String,
     /// Backlog in seconds of capacity.
     pub backlog_seconds: f64,

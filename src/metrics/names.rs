@@ -75,7 +75,7 @@ const fn histogram(
 pub const REQUESTS: Family = counter(
     "funicular_requests_total",
     &["tier", "code"],
-    "Requests by tier and status code; tier none: refused before the tier was known, code 499: the caller left first.",
+    "Requests by tier and status code; tier none: refused before its tier was known, or of a route without one (health, readiness, openapi.json); code 499: the caller left first.",
 );
 /// Time from the first byte of a request to the last byte of its answer.
 pub const REQUEST_DURATION: Family = histogram(
@@ -144,7 +144,7 @@ pub const BACKLOG: Family = gauge(
 pub const ZONE: Family = gauge(
     "funicular_zone",
     &[],
-    "Admission zone: 0 green, 1 yellow, 2 red.",
+    "Admission zone: 0 green, 1 yellow, 2 red, 3 limit (nobody is let in).",
 );
 /// What the healthy GPUs can serve.
 pub const CAPACITY: Family = gauge(

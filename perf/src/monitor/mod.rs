@@ -19,7 +19,8 @@ use scrape::{reason_of, url_of};
 
 /// Kernel ticks per second, in which `/proc` counts CPU time: 100 on every Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
-const ZONES: [&str; 3] = ["green", "yellow", "red"];
+/// What the server's numbers of zones mean.
+const ZONES: [&str; 4] = ["green", "yellow", "red", "limit"];
 
 /// CPU and memory of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -297,7 +298,7 @@ fn zone_point(page: &Snapshot, after_start: u64) -> Option<ZonePoint> {
         zone: ZONES
             .get(zone as usize)
             .copied()
-            .unwrap_or("red")
+            .unwrap_or("unknown")
             .to_owned(),
         backlog_seconds: page
             .sum("funicular_backlog_seconds", &[])

@@ -9,10 +9,11 @@ use super::svg::{Anchor, Svg};
 use crate::result::{Gpu, RunResult, SizeBucket, ZonePoint};
 
 /// The zones from the bottom up, each with the class of its colour.
-const ZONES: [(&str, &str); 3] = [
+const ZONES: [(&str, &str); 4] = [
     ("green", "z-green"),
     ("yellow", "z-yellow"),
     ("red", "z-red"),
+    ("limit", "z-limit"),
 ];
 
 /// A bar's value needs this many pixels.
@@ -219,7 +220,7 @@ pub fn zones(run: &RunResult) -> String {
         let drawing = chart::both(110.0, |canvas| draw_zones(canvas, run));
         out.push_str(&shapes::figure(
             &drawing,
-            "Yellow sheds part of the free tier; red all of it and part of paid.",
+            "Yellow sheds part of the free tier; red all of it and part of paid; at the limit nobody is let in.",
         ));
     }
     out.push_str(&queue_depths(run));
@@ -227,8 +228,8 @@ pub fn zones(run: &RunResult) -> String {
 }
 
 /// The share of the time in each of [`ZONES`]: every point holds until the next.
-fn zone_shares(points: &[ZonePoint]) -> [f64; 3] {
-    let mut seconds = [0.0; 3];
+fn zone_shares(points: &[ZonePoint]) -> [f64; ZONES.len()] {
+    let mut seconds = [0.0; ZONES.len()];
     for pair in points.windows(2) {
         if let Some(level) = level_of(&pair[0].zone) {
             seconds[level] += (pair[1].at_seconds - pair[0].at_seconds).max(0.0);
@@ -242,7 +243,7 @@ fn zone_shares(points: &[ZonePoint]) -> [f64; 3] {
     }
 }
 
-fn zone_sentence(run: &RunResult, shares: &[f64; 3]) -> String {
+fn zone_sentence(run: &RunResult, shares: &[f64; ZONES.len()]) -> String {
     let parts: Vec<String> = ZONES
         .iter()
         .zip(shares)
@@ -314,7 +315,7 @@ fn draw_zones(canvas: Canvas, run: &RunResult) -> String {
     });
     let y = Axis {
         title: "zone".to_owned(),
-        scale: Scale::Linear(0.0, 3.0),
+        scale: Scale::Linear(0.0, ZONES.len() as f64),
         ticks: ticks.collect(),
     };
     let x = time_axis(run.duration_seconds, canvas);
@@ -449,8 +450,8 @@ mod tests {
             zone: zone.to_owned(),
             ..ZonePoint::default()
         };
-        let points = [at(0.0, "green"), at(3.0, "red"), at(4.0, "green")];
-        assert_eq!(zone_shares(&points), [0.75, 0.0, 0.25]);
-        assert_eq!(zone_shares(&[]), [0.0; 3]);
+        let points = [at(0.0, "green"), at(3.0, "limit"), at(4.0, "green")];
+        assert_eq!(zone_shares(&points), [0.75, 0.0, 0.0, 0.25]);
+        assert_eq!(zone_shares(&[]), [0.0; ZONES.len()]);
     }
 }
