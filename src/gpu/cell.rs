@@ -183,6 +183,12 @@ impl Cell {
         self.inside.lock().due = due;
     }
 
+    /// The thread has something else to do before, which must be over by `due`: it is not due earlier.
+    pub fn expect_no_earlier(&self, due: Time) {
+        let mut inside = self.inside.lock();
+        inside.due = inside.due.max(due);
+    }
+
     /// When the thread was due, if that is past.
     pub fn overdue(&self, now: Time) -> Option<Time> {
         let due = self.inside.lock().due;
@@ -321,6 +327,7 @@ mod tests {
         let (cell, due) = (Cell::new(Time::ZERO), Time::from_nanos(100));
         assert_eq!(cell.overdue(Time::from_nanos(u64::MAX - 1)), None);
         cell.expect_by(due);
+        cell.expect_no_earlier(Time::from_nanos(90));
         assert_eq!(
             (cell.overdue(due), cell.overdue(Time::from_nanos(101))),
             (None, Some(due))

@@ -288,12 +288,13 @@ impl Driver {
     }
 
     /// `outcome`, and if that is only that the batch ended, with its results, which are part of it: they too are to be here by
-    /// `until`, the end of its time. In any case they get the time of a copy.
+    /// `until`, the end of its time. In any case they get the time of a copy, and the watchdog waits for it.
     pub(super) fn collected(&mut self, outcome: Outcome, until: Time) -> Outcome {
         if outcome != Outcome::Ended {
             return outcome;
         }
         let until = until.max(clock::now() + CALL_MAX);
+        self.gpu.cell.expect_no_earlier(until + NOTICE_MAX);
         let collected = self.executor.collect(until);
         collected.map_or_else(Outcome::Lost, Outcome::Done)
     }
