@@ -131,6 +131,7 @@ fn serve(flags: Flags, config: Config) -> anyhow::Result<()> {
             log::warn!("the start-up screen can't be shown: {error}");
         }
     })?;
+    let leave = start_drainer(&server)?;
     let mut leaving_since = None;
     for signal in signals.forever() {
         if signal == SIGHUP {
@@ -150,13 +151,23 @@ fn serve(flags: Flags, config: Config) -> anyhow::Result<()> {
             None => leaving_since = Some(now),
         }
         // The main thread keeps listening for the second signal.
-        spawn("drain", &server, |server| {
+        let _ = leave.try_send(());
+    }
+    Ok(())
+}
+
+/// The thread that ends the server and the process when it is told to. It is there from the start: when it is needed there may
+/// be no more threads to be had.
+fn start_drainer(server: &Arc<Server>) -> anyhow::Result<Sender<()>> {
+    let (leave, told) = bounded(1);
+    spawn("drain", server, move |server| {
+        if told.recv().is_ok() {
             server.drain();
             flush_log();
             std::process::exit(0);
-        })?;
-    }
-    Ok(())
+        }
+    })?;
+    Ok(leave)
 }
 
 /// The thread that reads the configuration again whenever it is told to: files may take their time, and the main thread has

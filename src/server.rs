@@ -43,6 +43,9 @@ const READY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often somebody who waits for a state of the whole server looks at it.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// One part in so many of the time for other threads is counted in looks.
+const LAST_PART: u32 = 5;
+
 /// The last part of the grace period, in which handlers write the answers of what is given up.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -236,11 +239,12 @@ impl Server {
         }
     }
 
-    /// Waits for other threads of this process, as many looks as fit into `longest`. Counted in looks and not by the clock: of
-    /// a machine that stands still they see no more than this thread does, and it costs one look, not all.
+    /// Waits for other threads of this process, for about `longest`: most of it by the clock, the last part by a number of
+    /// looks. Where the machine stood still, they have seen no more of the time than this thread has, and get that part.
     fn look_for(&self, longest: Duration, done: impl Fn() -> bool) {
-        let looks = longest.as_nanos().div_ceil(LOOK_EVERY.as_nanos());
-        for _ in 0..=looks {
+        let last = longest / LAST_PART;
+        self.wait_until(clock::now() + (longest - last), &done);
+        for _ in 0..=last.as_nanos().div_ceil(LOOK_EVERY.as_nanos()) {
             if done() {
                 return;
             }

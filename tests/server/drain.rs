@@ -1,5 +1,6 @@
 //! How the server ends: SIGTERM loses nobody's request, and nothing keeps it from ending.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -297,6 +298,16 @@ fn who_is_left_is_told_although_the_machine_stood_still_until_the_grace_period_w
         client.expect_close();
     }
     assert!(server.wait_exit().success());
+}
+
+#[test]
+fn a_drain_needs_no_thread_that_is_not_there_yet() {
+    let server = Server::start(&["--sim-latency-ms", "1"]);
+    let tasks = format!("/proc/{}/task", server.pid());
+    let tasks = fs::read_dir(tasks).expect("threads").flatten();
+    let names = tasks.flat_map(|task| fs::read_to_string(task.path().join("comm")));
+    let names: Vec<String> = names.map(|name| name.trim().to_owned()).collect();
+    assert!(names.iter().any(|name| name == "drain"), "{names:?}");
 }
 
 #[test]
