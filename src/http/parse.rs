@@ -61,7 +61,7 @@ pub struct Head<'b> {
     pub tier_fault: Option<Rejection>,
     /// The media type of the body.
     pub content_type: ContentType,
-    /// The key of `Authorization: Bearer`.
+    /// The key of `Authorization: Bearer`; none if there are two such headers, of which a gateway may have checked the other.
     pub bearer: Option<&'b str>,
     /// The smallest of the timeouts that the caller and its proxies name.
     pub timeout: Option<Duration>,
@@ -259,6 +259,7 @@ struct Fields<'b> {
     tier: Option<Tier>,
     tier_fault: Option<Rejection>,
     content_type: ContentType,
+    has_authorization: bool,
     bearer: Option<&'b str>,
     timeout: Option<Duration>,
     fault: Option<Rejection>,
@@ -280,7 +281,10 @@ impl<'b> Fields<'b> {
                     "a number from 1 with up to eight digits and a unit (H, M, S, m, u or n)";
                 self.take_timeout("grpc-timeout", value, values::grpc_timeout(value), wanted);
             }
-            13 if is("authorization") => self.bearer = values::bearer(value),
+            13 if is("authorization") => {
+                self.bearer = values::bearer(value).filter(|_| !self.has_authorization);
+                self.has_authorization = true;
+            }
             14 if is("content-length") => return self.take_content_length(value),
             17 if is("transfer-encoding") => return self.take_transfer_encoding(value),
             20 if is("x-request-timeout-ms") => {

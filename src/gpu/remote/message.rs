@@ -171,7 +171,7 @@ impl Entry<'_> {
 }
 
 /// What a stranger sent, cut to what fits into a sentence.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
 

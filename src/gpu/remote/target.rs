@@ -5,6 +5,8 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
+use super::message::shortened;
+
 /// A worker's base URL, taken apart: `http://HOST:PORT`, perhaps with a path in front of `/internal/batch`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -54,8 +56,10 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Target, String> {
         let wrong = |problem: &str| {
+            // What stands there may be anything, if it was the wrong file that was named.
+            let shown = shortened(text);
             format!(
-                "{text:?} {problem}; write a worker as http://HOST:PORT, such as http://10.0.0.7:8081"
+                "{shown:?} {problem}; write a worker as http://HOST:PORT, such as http://10.0.0.7:8081"
             )
         };
         let rest = match text.split_once("://") {
@@ -144,6 +148,8 @@ mod tests {
             let refused = text.parse::<Target>().expect_err(text);
             assert!(refused.contains(problem), "{text:?}: {refused}");
         }
+        let endless = "x".repeat(1 << 20).parse::<Target>();
+        assert!(endless.expect_err("no URL").len() < 300);
     }
 
     #[test]

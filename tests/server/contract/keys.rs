@@ -65,6 +65,7 @@ fn without_a_known_key_there_is_no_answer() {
         "Authorization: Bearer paid-secrett\r\n",
         "Authorization: Basic paid-secret\r\n",
         "Authorization: Bearer \r\n",
+        "Authorization: Bearer paid-secret\r\nAuthorization: Bearer paid-secret\r\n",
     ] {
         let response = client.infer_with(headers, "x");
         let problem = response.expect_problem(401);
