@@ -45,7 +45,7 @@ class Worker(BaseHTTPRequestHandler):
             batch = json.loads(body)
             with gpu:
                 self.answer(*run(batch))
-        except (ValueError, KeyError, TypeError) as problem:
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
             self.answer(400, {"detail": f"this is no batch: {problem}"})
 
     def do_GET(self):

@@ -2,7 +2,7 @@
 //!
 //! The request is read into typed fields that borrow from the body, never into a `serde_json::Value`: an unknown
 //! field is skipped without recursion, so no nesting can overflow a coroutine's stack, and nothing is built that is
-//! not used. What is read of `parameters` is checked; the rest of it travels on as the text it came in.
+//! not used. What is read of `parameters` is checked; the rest of it travels on as the text it came in, within `bounds`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,6 +12,7 @@ use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::bounds;
 use super::reject::Rejection;
 
 /// A request body, read and checked. Borrows from the body where that needs no unescaping.
@@ -82,7 +83,7 @@ pub(super) fn check_text(body: &[u8]) -> Result<&str, Rejection> {
     Ok(text)
 }
 
-/// Checks the parameters that are known here; all others are the executor's business.
+/// Checks the parameters that are known here, and that any executor can read the others, which are its business.
 #[inline(never)]
 fn check_parameters(raw: &str, text: &str) -> Result<(), Rejection> {
     let offset = raw.as_ptr() as usize - text.as_ptr() as usize;
@@ -91,8 +92,11 @@ fn check_parameters(raw: &str, text: &str) -> Result<(), Rejection> {
         return Err(at_place("`parameters` must be an object", (line, column)));
     }
     serde_json::from_str::<KnownParameters>(raw)
-        .map(|_| ())
-        .map_err(|error| json_rejection(&error, (line, column - 1)))
+        .map_err(|error| json_rejection(&error, (line, column - 1)))?;
+    bounds::check(raw).map_err(|beyond| {
+        let before = &text.as_bytes()[..offset + beyond.at];
+        at_place(beyond.problem, place_after(before))
+    })
 }
 
 /// Line and column (both from 1) of the byte that follows `before`.

@@ -164,12 +164,22 @@ fn nesting_is_refused_or_skipped_without_recursion() {
     problem(format!("{{\"parameters\":{deep}").as_bytes());
     let balanced = format!("{deep}{}", "]".repeat(200_000));
     assert!(read(&format!("{{\"x\":{balanced},\"input\":\"a\"}}")).is_ok());
-    assert!(
-        read(&format!(
-            "{{\"parameters\":{{\"x\":{balanced}}},\"input\":\"a\"}}"
-        ))
-        .is_ok()
-    );
+    problem(format!("{{\"parameters\":{{\"x\":{balanced}}},\"input\":\"a\"}}").as_bytes());
+}
+
+#[test]
+fn parameters_that_an_executor_might_not_read_are_refused_with_their_place() {
+    let number = "1".repeat(5_000);
+    let body = format!("{{\"input\":\"a\",\n \"parameters\": {{\n  \"seed\": {number}}}}}");
+    let (what, line, column) = problem(body.as_bytes());
+    assert!(what.contains("longer than 64"), "{what}");
+    assert_eq!((line, column), (3, 11));
+    let deep = format!("{}{}", "[".repeat(31), "]".repeat(31));
+    let body = |deep: &str| format!("{{\"input\":\"a\",\"parameters\":{{\"x\":{deep}}}}}");
+    assert!(read(&body(&deep)).is_ok());
+    let (what, line, column) = problem(body(&format!("[{deep}]")).as_bytes());
+    assert!(what.contains("nested more than 32"), "{what}");
+    assert_eq!((line, column), (1, body("").len() - 1 + 31));
 }
 
 #[test]

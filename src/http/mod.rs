@@ -20,7 +20,7 @@
 //! On a worker (`terms.worker`) whole batches come in instead of single inputs: `batch` reads them, `batch_run` admits and
 //! runs them, and `ledger` knows which have come before.
 //!
-//! Pure, with no socket: `parse`, `values`, `chunked`, `assemble`, `request`, `routes`, `inference`, `batch`,
+//! Pure, with no socket: `parse`, `values`, `chunked`, `assemble`, `request`, `routes`, `inference`, `bounds`, `batch`,
 //! `ledger`, `budget`, `reasons`, `reject`, `answer`, `tokens`, `respond`. The shell around them: `core` (threads), `accept`, `timer`, `wire` (one socket),
 //! `receive`, `connection` and `ending` (its coroutine).
 //!
@@ -37,6 +37,7 @@ mod answer;
 mod assemble;
 mod batch;
 mod batch_run;
+mod bounds;
 pub mod budget;
 pub(crate) mod chunked;
 mod connection;

@@ -236,13 +236,31 @@ class Batch:
                 column.append(frame[at : at + length].decode())
                 at += length
         self.inputs, self.texts = texts[None], texts
+        # Requests, by place, that go without: why.
+        self.unreadable = {}
 
     def column(self, what):
         """What each request has of an extra: a dict, or an id."""
         column = self.texts.get(what) or [None] * self.count
         if what == "parameters":
-            return [{} if text is None else json.loads(text) for text in column]
+            try:
+                return list(map(parameters_in, column))
+            except Exception:
+                return [self.parameters_of(index, text) for index, text in enumerate(column)]
         return [text or "" for text in column]
+
+    def parameters_of(self, index, text):
+        try:
+            return parameters_in(text)
+        except Exception as error:
+            self.unreadable[index] = Unfit(f"the parameters can't be read: {message_of(error).decode()}")
+
+
+def parameters_in(text):
+    found = {} if text is None else json.loads(text)
+    if type(found) is not dict:
+        raise Unfit("they are no JSON object")
+    return found
 
 
 class Runner:
@@ -267,6 +285,13 @@ class Runner:
         arguments = [batch.inputs] + [batch.column(what) for what, _ in self.extras]
         results = [None] * len(batch.inputs)
         left = list(range(len(batch.inputs)))
+        if batch.unreadable:
+            for index, error in batch.unreadable.items():
+                results[index] = error
+            left = [index for index in left if index not in batch.unreadable]
+            arguments = [[argument[index] for index in left] for argument in arguments]
+            if not left:
+                return results
         for call in range(1, CALLS_MAX + 1):
             try:
                 outputs = listed(self.call(arguments), len(left))

@@ -17,7 +17,7 @@
 //! | the worker says | which means |
 //! | --- | --- |
 //! | 200, and results that fit | the batch ran; a result is an output or what is wrong with that input |
-//! | 413, 422 | the batch function raised on it, or the batch is too much at once; the driver searches by halves |
+//! | 400, 413, 422 | unreadable, too much at once, or the batch function raised on it; the driver searches by halves |
 //! | 503 | it did not run. Busy, or not in service: then [`Executor::check`] says so |
 //! | anything else | the worker is no use: lost |
 //!
@@ -156,7 +156,8 @@ impl Remote {
         let detail = || detail(response);
         Ok(match response.status {
             200 => Outcome::Done(message::decode(&run.id, run.inputs, &response.body)?),
-            413 | 422 => Outcome::Raised(detail()),
+            // One input that the worker can't read makes it refuse the whole batch: its caller's fault, not the GPU's.
+            400 | 413 | 422 => Outcome::Raised(detail()),
             503 => self.turned_away(response),
             401 | 403 => Outcome::Lost(self.lost(self.unwelcome(&detail()))),
             404 | 405 => {

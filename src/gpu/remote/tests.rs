@@ -241,7 +241,7 @@ fn what_is_no_http_or_too_long_ends_a_worker_too() {
 #[test]
 fn a_status_says_what_became_of_the_batch() {
     let detail = r#"{"detail":"ValueError: no"}"#;
-    for status in [413, 422] {
+    for status in [400, 413, 422] {
         let outcome = said(move |_, _| Some(answer(status, detail)));
         assert_eq!(outcome, Outcome::Raised("ValueError: no".to_owned()));
     }

@@ -8,7 +8,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::support::{heavy, wait_for};
+use crate::support::client::post_body;
+use crate::support::{heavy, in_parallel, unique, wait_for};
 
 use super::{failed, server, traffic, wait_answered, worker};
 
@@ -171,4 +172,64 @@ fn nothing_that_a_lying_worker_says_is_passed_on() {
             "{name}: {told} were told, for {lies} lies"
         );
     }
+}
+
+/// Workers that can't read one caller's parameters, and refuse whole batches for them. It costs that caller an answer, the
+/// workers nothing.
+#[test]
+fn a_batch_that_workers_cannot_read_is_no_fault_of_theirs() {
+    let _machine = heavy();
+    let squeamish: Lie = |batch| {
+        let requests = batch["requests"].as_array().expect("requests");
+        if requests
+            .iter()
+            .all(|request| request["parameters"]["poison"].is_null())
+        {
+            return http(truth(batch).to_string().as_bytes());
+        }
+        let body = r#"{"detail": "this is no batch"}"#;
+        let length = body.len();
+        format!("HTTP/1.1 400 Bad Request\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
+    };
+    let workers = [liar(squeamish).0, liar(squeamish).0];
+    let flags = ["--batch-max", "8", "--patience", "inf"];
+    let mut server = server(&workers, &flags);
+    for round in 0..3 {
+        in_parallel(8, |index| {
+            let input = unique("eater").to_lowercase();
+            let parameters = json!({ if index == 0 { "poison" } else { "salt" }: round + 1 });
+            let body = json!({ "input": input, "parameters": parameters }).to_string();
+            let response = server.connect().request(post_body("", &body));
+            if index == 0 {
+                let problem = response.expect_problem(422);
+                assert_eq!(problem["detail"], "this is no batch");
+            } else {
+                assert_eq!(response.output(), input);
+            }
+        });
+    }
+    let log = server.end();
+    assert!(!log.contains(" is down: "), "{log}");
+}
+
+/// What breaks JSON readers does not get as far as a worker.
+#[test]
+fn parameters_that_break_readers_are_refused_at_the_door() {
+    let (address, batches) = liar(|batch| http(truth(batch).to_string().as_bytes()));
+    let server = server(&[address], &[]);
+    let (digits, open, close) = ("1".repeat(5_000), "[".repeat(3_000), "]".repeat(3_000));
+    for (poison, why) in [
+        (digits.as_str(), "64 characters"),
+        (&format!("{open}{close}"), "32 deep"),
+        ("1e999", "64-bit"),
+        (r#""\ud800""#, "surrogate"),
+    ] {
+        let body = format!(r#"{{"input": "a", "parameters": {{"seed": {poison}}}}}"#);
+        let response = server.connect().request(post_body("", &body));
+        let detail = response.expect_problem(400)["detail"].to_string();
+        assert!(detail.contains(why), "{detail}");
+    }
+    assert_eq!(batches.load(Ordering::Relaxed), 0);
+    assert_eq!(server.infer("a").output(), "a");
+    assert_eq!(batches.load(Ordering::Relaxed), 1);
 }

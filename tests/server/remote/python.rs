@@ -7,7 +7,8 @@ use crate::support::tools::is_there;
 use crate::support::{Client, Server, heavy, in_parallel, unique, wait_for};
 
 use super::{
-    BATCH_TIMEOUT, SHORT_BATCH_TIMEOUT, described, failed, server, traffic, wait_answered, wait_up,
+    BATCH_TIMEOUT, SHORT_BATCH_TIMEOUT, described, failed, post_batch, server, traffic,
+    wait_answered, wait_up,
 };
 
 /// Upper case like the simulated executor, except for what it does not take; tells its parameters and ids.
@@ -57,6 +58,51 @@ fn worker(model: &Model) -> Server {
     let mut worker = Server::start_worker(&flags);
     wait_up(&mut worker, 1);
     worker
+}
+
+/// Whoever sends batches to a worker may let pass what Python's reader does not take. It is an error of that request alone.
+#[test]
+fn parameters_that_python_cannot_read_cost_their_own_request() {
+    if !is_there("python3") {
+        return;
+    }
+    let source = "def batchstring(inputs, parameters, request_ids):\n    \
+                  return [f'{i} {p} {r} {len(inputs)}' for i, p, r in zip(inputs, parameters, request_ids)]\n";
+    let model = Model::new(source);
+    let mut worker = worker(&model);
+    // Not every Python minds so many digits.
+    let deep = format!("{{\"a\":{}{}}}", "[".repeat(200_000), "]".repeat(200_000));
+    let batch = |id: &str, all: &[&str]| {
+        let requests = all.iter().enumerate().map(|(place, parameters)| {
+            format!(r#"{{"request_id":"{place}","input":"x","parameters":{parameters}}}"#)
+        });
+        let requests = requests.collect::<Vec<_>>().join(",");
+        let body = format!(r#"{{"batch_id":"{id}","requests":[{requests}]}}"#);
+        let response = worker.connect().request(post_batch("", &body));
+        assert_eq!(response.status, 200, "{response:?}");
+        response.json()["results"].clone()
+    };
+    let mixed = batch("mixed", &["{\"k\": 1}", &deep, "null", "[1]", "{}"]);
+    for (place, output) in [(0, "x {'k': 1} 0 3"), (2, "x {} 2 3"), (4, "x {} 4 3")] {
+        assert_eq!(mixed[place]["output"], output);
+    }
+    for (place, why) in [(1, "RecursionError"), (3, "they are no JSON object")] {
+        assert_eq!(mixed[place]["status"], "error");
+        let error = mixed[place]["error"].as_str().expect("text");
+        assert!(
+            error.starts_with("the parameters can't be read: "),
+            "{error}"
+        );
+        assert!(error.contains(why), "{error}");
+    }
+    let spoilt = batch("spoilt", &[&deep, "5"]);
+    assert_eq!(
+        (&spoilt[0]["status"], &spoilt[1]["status"]),
+        (&"error".into(), &"error".into())
+    );
+    assert_eq!(batch("sound", &["{}"])[0]["output"], "x {} 0 1");
+    let log = worker.end();
+    assert!(!log.contains(" is down: "), "{log}");
 }
 
 #[test]
