@@ -16,7 +16,8 @@
 //!
 //! # Limits of the library
 //! It ignores `Connection: close`, so callers must go by `Content-Length`; it can't be stopped, so the port answers
-//! until the process ends, through a drain too; it logs every closed connection as an error under the target
+//! until the process ends, through a drain too; its accept loop ends, and its listener with it, when there is no memory for
+//! a connection's stack, so the thread looks once a second at least and starts it again; it logs every closed connection as an error under the target
 //! `may_minihttp`, which the logger must silence. It bounds nothing, neither connections nor what one of them may send,
 //! ask for or leave lying, and its accept loop spins when the process is out of descriptors: `guard` does what can be
 //! done from outside.
@@ -27,6 +28,7 @@ mod seat;
 mod status;
 mod traffic;
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -36,12 +38,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
+use may::coroutine::JoinHandle as Coroutine;
 use may_minihttp::{HttpService, HttpServiceFactory, Request, Response};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use self::guard::{Guard, Place};
 use crate::clock::{self, Time};
 use crate::gpu::faults::Script;
+use crate::http::without_panic;
 use crate::metrics::{Metrics, SnapshotFn};
 use crate::port::{self, Reservation};
 
@@ -103,6 +107,7 @@ impl Admin {
             asked_nanos: AtomicU64::new(0),
             is_stopping: AtomicBool::new(false),
             is_stale: AtomicBool::new(false),
+            port: Mutex::new(None),
         });
         let renderer = thread::Builder::new()
             .name("admin".to_owned())
@@ -124,12 +129,9 @@ impl Admin {
             renderer: admin.thread(),
             faults,
         };
-        // The handle can only be joined, and the acceptor never ends.
-        drop(
-            factory
-                .start(addr)
-                .map_err(|cause| AdminError::Bind(port::explain(addr, cause)))?,
-        );
+        let port = Port::open(addr, factory)
+            .map_err(|cause| AdminError::Bind(port::explain(addr, cause)))?;
+        *admin.shared.port.lock() = Some(port);
         Ok(admin)
     }
 
@@ -205,6 +207,60 @@ struct Shared {
     is_stopping: AtomicBool,
     /// Something happened that must not wait for the next rendering.
     is_stale: AtomicBool,
+    /// Taken by the thread alone, once it is there.
+    port: Mutex<Option<Port>>,
+}
+
+/// The library's accept loop.
+struct Port {
+    addr: SocketAddr,
+    factory: Factory,
+    accepting: Coroutine<()>,
+    /// The loop has ended, could not be started again, and that is logged.
+    is_closed: bool,
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port")
+            .field("addr", &self.addr)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Port {
+    fn open(addr: SocketAddr, factory: Factory) -> io::Result<Port> {
+        Ok(Port {
+            addr,
+            accepting: accept(addr, factory.clone())?,
+            factory,
+            is_closed: false,
+        })
+    }
+
+    /// Starts the loop again if it has ended.
+    fn keep_open(&mut self) {
+        if !self.accepting.is_done() {
+            return;
+        }
+        match accept(self.addr, self.factory.clone()) {
+            Ok(accepting) => {
+                (self.accepting, self.is_closed) = (accepting, false);
+                log::warn!("the admin port had closed by itself and is open again");
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_closed, true) {
+                    log::error!(
+                        "the admin port has closed by itself and can't be opened for now: {error}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn accept(addr: SocketAddr, factory: Factory) -> io::Result<Coroutine<()>> {
+    without_panic(|| factory.start(addr))
 }
 
 impl Shared {
@@ -213,6 +269,9 @@ impl Shared {
         let mut tried = clock::now();
         let mut is_failing = false;
         while !self.is_stopping.load(Ordering::Relaxed) {
+            if let Some(port) = &mut *self.port.lock() {
+                port.keep_open();
+            }
             let asked = self.asked_nanos.load(Ordering::Relaxed);
             let now = clock::now();
             let due = tried + period(asked, now);
@@ -258,6 +317,7 @@ fn period(asked_nanos: u64, now: Time) -> Duration {
     if is_wanted { PERIOD_BUSY } else { PERIOD_IDLE }
 }
 
+#[derive(Clone)]
 struct Factory {
     guard: Arc<Guard>,
     shared: Arc<Shared>,

@@ -3,7 +3,9 @@
 //! Every core has a listener on the same port and the kernel spreads connections over them; which core then serves a
 //! connection is up to its descriptor. At the connection cap a connection is still accepted, told 503 and closed, as
 //! far as there is room even for that. Errors of `accept` (no descriptors, no memory) pass when connections close:
-//! the acceptor backs off, which on a core of coroutines means waiting on the timers, not sleeping.
+//! the acceptor backs off, which on a core of coroutines means waiting on the timers, not sleeping. So it does when the
+//! coroutine of a connection can't be had, and that connection is dropped. A panic ends a round of the acceptor and not
+//! the acceptor; should one end all the same, it is no longer counted, the log says so, and readiness says no.
 //!
 //! A listener that closes resets whoever is in its backlog then, and between the last look at the backlog and the end there
 //! is always a moment, on a busy machine a long one. So it is closed to newcomers first: from then on the kernel drops
@@ -13,19 +15,23 @@
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
-use super::Phase;
-use super::connection::Connection;
+use super::connection::{Connection, unless_panicking};
 use super::core::{CoreRef, spawn};
 use super::wire::{Registered, Wire};
-use crate::clock;
+use super::{Phase, Shared};
+use crate::clock::{self, Time};
 
-/// Wait after an error of `accept`: out of descriptors or memory, which passes when connections close.
+/// Wait after a connection could not be had: out of descriptors or memory, which passes when connections close.
 const ACCEPT_BACK_OFF: Duration = Duration::from_millis(50);
+
+/// Trouble that comes again within this time is the same trouble, and has been logged.
+const TROUBLE_OVER: Duration = Duration::from_secs(10);
 
 /// A handshake that was under way when a listener was closed to newcomers is over by then.
 const HANDSHAKE_MAX: Duration = Duration::from_millis(100);
@@ -67,10 +73,33 @@ fn close_to_newcomers(listener: &TcpListener) -> io::Result<()> {
     ])
 }
 
-/// Takes connections off a core's listener until the listeners close.
-pub fn acceptor(core: &CoreRef, listener: Registered<TcpListener>) {
+/// An acceptor, as far as it is counted: until it ends, whatever ends it.
+pub struct Accepting(Arc<Shared>);
+
+impl Accepting {
+    /// Counts an acceptor.
+    pub fn new(shared: &Arc<Shared>) -> Accepting {
+        shared.acceptors.fetch_add(1, Relaxed);
+        Accepting(Arc::clone(shared))
+    }
+}
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        if self.0.phase() < Phase::Closing {
+            self.0.lost_acceptor.store(true, Relaxed);
+            log::error!(
+                "a listener of the data port is lost: restart this server, it is not ready any more"
+            );
+        }
+        self.0.acceptors.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Takes connections off a core's listener until the listeners close. `accepting` is held until this one has.
+pub fn acceptor(core: &CoreRef, listener: Registered<TcpListener>, accepting: Accepting) {
     let mut wire = Wire::new(listener);
-    let mut failing = false;
+    let mut trouble = Trouble::default();
     let mut last_call = None;
     loop {
         let closing = core.shared.phase() >= Phase::Closing;
@@ -82,7 +111,8 @@ pub fn acceptor(core: &CoreRef, listener: Registered<TcpListener>) {
         }
         // The look at the backlog comes after the look at the clock, or a connection could slip in between.
         let now = clock::now();
-        let pause = accept_some(core, wire.socket(), &mut failing);
+        let round = || accept_some(core, wire.socket(), &mut trouble, now);
+        let pause = unless_panicking(round).unwrap_or(Pause::BackOff);
         let due = match (pause, last_call) {
             (Pause::UntilNews, Some(end)) if now >= end => break,
             (Pause::UntilNews, Some(end)) => end,
@@ -93,7 +123,7 @@ pub fn acceptor(core: &CoreRef, listener: Registered<TcpListener>) {
         wire.wait(&core.timers, now, due);
     }
     drop(wire);
-    core.shared.acceptors.fetch_sub(1, Relaxed);
+    drop(accepting);
 }
 
 /// How long the acceptor waits before it looks at its listener again.
@@ -103,23 +133,41 @@ enum Pause {
     UntilNews,
     /// There may be more, but others want to run.
     Breath,
-    /// `accept` failed.
+    /// `accept` failed, or what comes after it.
     BackOff,
 }
 
-/// `failing` remembers whether the last attempt failed, so that a lasting failure is logged once.
-fn accept_some(core: &CoreRef, listener: &TcpListener, failing: &mut bool) -> Pause {
+/// Connections that could not be had. Where there is hardly room, every other one can be: that is one trouble, logged once.
+#[derive(Default)]
+struct Trouble {
+    last: Option<Time>,
+}
+
+impl Trouble {
+    /// Whether what happens at `now` is to be logged.
+    fn is_news(&mut self, now: Time) -> bool {
+        let last = self.last.replace(now);
+        last.is_none_or(|last| now.since(last) >= TROUBLE_OVER)
+    }
+}
+
+/// Accepts what is there, up to a number.
+fn accept_some(core: &CoreRef, listener: &TcpListener, trouble: &mut Trouble, now: Time) -> Pause {
     for _ in 0..ACCEPTS_IN_A_ROW_MAX {
         match listener.accept() {
             Ok((stream, _)) => {
-                *failing = false;
-                take_in(core, stream);
+                if let Err(error) = take_in(core, stream) {
+                    if trouble.is_news(now) {
+                        log::warn!("connections are dropped for now: {error}");
+                    }
+                    return Pause::BackOff;
+                }
             }
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock => return Pause::UntilNews,
                 ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                 _ => {
-                    if !std::mem::replace(failing, true) {
+                    if trouble.is_news(now) {
                         log::warn!("connections are not accepted for now: {error}");
                     }
                     return Pause::BackOff;
@@ -131,17 +179,17 @@ fn accept_some(core: &CoreRef, listener: &TcpListener, failing: &mut bool) -> Pa
 }
 
 /// Starts the coroutine of a new connection on the core that owns its descriptor.
-fn take_in(acceptor: &CoreRef, stream: TcpStream) {
+///
+/// # Errors
+///
+/// The system is out of memory or watches, and the connection is dropped.
+fn take_in(acceptor: &CoreRef, stream: TcpStream) -> io::Result<()> {
     let descriptor = stream.as_raw_fd();
     let Some(open) = Open::new(acceptor.owner_of(descriptor)) else {
-        return;
+        return Ok(());
     };
     let id = open.core.index;
-    let started =
-        Registered::new(stream).and_then(|stream| spawn(id, move || serve(&open, stream)));
-    if let Err(error) = started {
-        log::warn!("a connection was dropped: {error}");
-    }
+    Registered::new(stream).and_then(|stream| spawn(id, move || serve(&open, stream)))
 }
 
 fn serve(open: &Open, stream: Registered<TcpStream>) {
@@ -201,6 +249,18 @@ fn try_count(count: &AtomicUsize, most: usize) -> bool {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+
+    #[test]
+    fn trouble_is_logged_when_it_begins_anew() {
+        let mut trouble = Trouble::default();
+        let mut now = clock::now();
+        assert!(trouble.is_news(now));
+        for _ in 0..100 {
+            now = now + TROUBLE_OVER / 2;
+            assert!(!trouble.is_news(now), "it has not ended since");
+        }
+        assert!(trouble.is_news(now + TROUBLE_OVER));
+    }
 
     #[test]
     fn a_count_never_passes_its_bound() {

@@ -124,6 +124,10 @@ impl Connection {
     fn readiness(&self) -> Outcome {
         let shared = &self.core.shared;
         match shared.phase() {
+            Phase::Serving if !shared.is_listening() => Outcome::Refused(Rejection::Unavailable {
+                reason: UnavailableReason::Connections,
+                retry_after: Duration::from_secs(1),
+            }),
             Phase::Serving if shared.door.is_ready() => Outcome::Shown(Route::Ready),
             Phase::Serving => Outcome::Refused(Rejection::Unavailable {
                 reason: UnavailableReason::NoGpu,

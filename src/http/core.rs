@@ -12,11 +12,13 @@
 //!   a new [`Phase`].
 //! * `acceptor`: takes connections off the listener and spawns a coroutine for each.
 
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Read};
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -26,7 +28,7 @@ use may::io::CoIo;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::accept::{acceptor, listener};
+use super::accept::{Accepting, acceptor, listener};
 use super::respond::DateCache;
 use super::timer::Timers;
 use super::wire::{Bell, Registered};
@@ -43,7 +45,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// connection 8.5 KiB. So functions with large frames (the parser, the deserialisers, `compose`) are not inlined
 /// into one another's callers, and the connection itself is boxed. With an odd number here `may` prints what each coroutine
 /// used: 486 words for served requests (release build), of which the parser is the deepest part. The smoke test looks.
-const STACK_WORDS: usize = if cfg!(debug_assertions) {
+pub(crate) const STACK_WORDS: usize = if cfg!(debug_assertions) {
     0x4000
 } else {
     0x1000
@@ -279,8 +281,8 @@ impl DataPlane {
             let listener = Registered::new(listener)?;
             let (serviced, accepting) = (CoreRef::new(&all, index), CoreRef::new(&all, index));
             spawn(index, move || service(&serviced, bell))?;
-            shared.acceptors.fetch_add(1, Relaxed);
-            spawn(index, move || acceptor(&accepting, listener))?;
+            let counted = Accepting::new(&shared);
+            spawn(index, move || acceptor(&accepting, listener, counted))?;
         }
         Ok(DataPlane { shared, mailboxes })
     }
@@ -302,12 +304,33 @@ impl DataPlane {
     }
 }
 
-/// Starts a coroutine on the core that owns descriptors like `id`.
+/// Starts a coroutine on the core that owns descriptors like `id`. If it can't be had, `body` is dropped here.
+///
+/// # Errors
+///
+/// There is no memory for its stack.
 pub fn spawn(id: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: spawning is unsafe because a coroutine may misuse thread-locals and may overflow its stack. The bodies
     // here stay on one thread (see the module's text), keep no thread-local across a wait and recurse nowhere.
-    let handle = unsafe { Builder::new().id(id).spawn(body) };
-    handle.map(drop)
+    let start = || unsafe { Builder::new().id(id).spawn(body) };
+    without_panic(start).map(drop)
+}
+
+/// Runs `start`, which starts a coroutine and must not wait. `may` panics where the system refuses a stack: that is an
+/// error, and the log is left to the caller.
+pub(crate) fn without_panic<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    SPAWNING.set(true);
+    let started = catch_unwind(AssertUnwindSafe(start));
+    SPAWNING.set(false);
+    started.unwrap_or_else(|_| {
+        let text = "no memory for another coroutine's stack (see ulimit -v and vm.max_map_count)";
+        Err(io::Error::new(ErrorKind::OutOfMemory, text))
+    })
+}
+
+thread_local! {
+    /// Whether this thread is in [`without_panic`], whose caller hears of a panic by an error.
+    static SPAWNING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `start` with the calling thread confined to the CPUs of `pin`: `may` deals out to its workers, which it starts
@@ -328,7 +351,13 @@ fn with_affinity<T>(pin: &[usize], start: impl FnOnce() -> io::Result<T>) -> io:
 
 /// A panic is logged in one line, without a backtrace: printing one needs more stack than a coroutine has.
 fn set_panic_hook() {
-    std::panic::set_hook(Box::new(|panic| log::error!("{panic}")));
+    std::panic::set_hook(Box::new(|panic| {
+        if SPAWNING.get() {
+            log::debug!("{panic}");
+        } else {
+            log::error!("{panic}");
+        }
+    }));
 }
 
 /// The bell of a core as something that a coroutine can read.

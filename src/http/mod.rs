@@ -58,11 +58,12 @@ mod values;
 mod wire;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use self::budget::Budget;
 pub use self::core::{DataPlane, mailboxes};
+pub(crate) use self::core::{STACK_WORDS, without_panic};
 use self::ledger::Ledger;
 use self::reject::Rejection;
 use self::routes::Service;
@@ -255,6 +256,7 @@ pub struct Shared {
     connections: AtomicUsize,
     refusals: AtomicUsize,
     acceptors: AtomicUsize,
+    lost_acceptor: AtomicBool,
 }
 
 /// What an operator can set about the data plane.
@@ -297,6 +299,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             refusals: AtomicUsize::new(0),
             acceptors: AtomicUsize::new(0),
+            lost_acceptor: AtomicBool::new(false),
         }
     }
 
@@ -323,6 +326,11 @@ impl Shared {
             2 => Phase::Closing,
             _ => Phase::Draining,
         }
+    }
+
+    /// Whether every listener is there that should be.
+    pub fn is_listening(&self) -> bool {
+        !self.lost_acceptor.load(Ordering::Relaxed)
     }
 
     fn enter(&self, phase: Phase) {

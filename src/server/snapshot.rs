@@ -28,7 +28,7 @@ impl Core {
             batch_max: self.config.batch.batch_max,
             listen: Some(listen),
             admin: Some(admin),
-            ready: self.gate.is_ready() && !leaving,
+            ready: self.gate.is_ready() && self.shared.is_listening() && !leaving,
             draining: leaving,
             zone: self.gate.admission().zone(&load).label(),
             backlog_seconds: backlog_seconds(backlog.total(), load.capacity),
