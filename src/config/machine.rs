@@ -1,4 +1,4 @@
-//! What the machine lends this process: cores, descriptors, memory mappings.
+//! What the machine lends this process: cores, descriptors, memory mappings, address space.
 //!
 //! Read once at start and handed to [`Config::resolve`](super::Config::resolve) as plain numbers, so that the limits
 //! derived from them can be tested for machines that are not at hand.
@@ -21,10 +21,12 @@ pub struct Machine {
     pub open_files: u64,
     /// The most memory mappings that a process may have (`vm.max_map_count`).
     pub memory_maps: u64,
+    /// Bytes of address space that this process may have (`ulimit -v`).
+    pub address_space_bytes: u64,
     /// The devices that CUDA's driver lists, or why it lists none. None where nobody needs to know.
     pub cuda_devices: Option<Result<usize, String>>,
-    /// Bytes of memory that this process may use: the machine's, or fewer if its control group allows fewer. None where
-    /// the system does not tell.
+    /// Bytes of memory that this process may use: the machine's, or fewer if its control group or its address space allows
+    /// fewer. None where the system does not tell.
     pub memory_bytes: Option<u64>,
 }
 
@@ -42,6 +44,7 @@ impl Machine {
             cores,
             open_files: open_files(),
             memory_maps: memory_maps(),
+            address_space_bytes: address_space_bytes(),
             cuda_devices: None,
             memory_bytes: memory_bytes(),
         }
@@ -51,6 +54,10 @@ impl Machine {
 fn open_files() -> u64 {
     // None stands for "no limit".
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+fn address_space_bytes() -> u64 {
+    getrlimit(Resource::As).current.unwrap_or(u64::MAX)
 }
 
 fn memory_maps() -> u64 {
@@ -71,6 +78,7 @@ fn memory_bytes() -> Option<u64> {
         .map(|folder| group_limit(&limit(folder)));
     limits
         .chain([machine_memory(&read("/proc/meminfo"))])
+        .chain([getrlimit(Resource::As).current])
         .flatten()
         .min()
 }

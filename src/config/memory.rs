@@ -67,6 +67,7 @@ mod tests {
             cores: vec![0],
             open_files: 1,
             memory_maps: 1,
+            address_space_bytes: 1,
             cuda_devices: None,
             memory_bytes,
         };

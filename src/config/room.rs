@@ -1,9 +1,10 @@
 //! How many connections the machine has room for, from its limits as plain numbers.
 
 use super::Machine;
-use super::units::grouped;
+use super::units::{bytes, grouped};
 use crate::admin::guard::CONNECTIONS_MAX;
 use crate::http::accept::REFUSALS_MAX;
+use crate::http::{STACK_WORDS, STACKS_POOLED};
 
 /// Beyond some 32,700 coroutines the spawning of one more panics with the kernel's default limits; where those are
 /// higher, this is still the most that one server has been tried with.
@@ -15,6 +16,14 @@ const MAPS_RESERVED: u64 = 4_096;
 /// Descriptors for everything else, beside those of each core and each GPU: connections that are only accepted to be
 /// told that the server is full, the admin port's and one that waits there, standard streams and files.
 const FILES_RESERVED: usize = REFUSALS_MAX + CONNECTIONS_MAX + 1 + 47;
+/// Address space of a connection: its stack, the guard page, and 4 KiB for what it keeps on the heap.
+const SPACE_PER_CONNECTION: u64 = (STACK_WORDS * size_of::<usize>()) as u64 + (8 << 10);
+/// Address space of a thread: its stack and what the allocator sets aside for it, which is nearly all.
+const SPACE_PER_THREAD: u64 = 70 << 20;
+/// Threads beside one for each core and each GPU. The program itself and the pooled stacks are small beside their space.
+const OTHER_THREADS: usize = 7;
+/// Connections whose stacks are among the pooled ones, which are there before any connection is.
+const POOLED: u64 = (STACKS_POOLED - REFUSALS_MAX - 3 * CONNECTIONS_MAX) as u64;
 /// A listener, an epoll set, wake-ups.
 const FILES_PER_CORE: usize = 8;
 /// Pipes to a worker process, or connections to a remote worker.
@@ -35,13 +44,20 @@ impl Room {
             .open_files
             .saturating_sub(files_reserved(cores, gpus));
         let maps = machine.memory_maps.saturating_sub(MAPS_RESERVED) / MAPS_PER_CONNECTION;
-        let connections = MOST.min(files).min(maps);
+        let space_reserved = space_reserved(cores, gpus);
+        let space = machine.address_space_bytes.saturating_sub(space_reserved);
+        let stacks = (space / SPACE_PER_CONNECTION).saturating_add(POOLED);
+        let connections = MOST.min(files).min(maps).min(stacks);
         let because = if connections == MOST {
             "that is the most that one server takes".to_owned()
         } else if connections == files {
             let (limit, reserved) = (machine.open_files, files_reserved(cores, gpus));
             let (limit, reserved) = (grouped(limit), grouped(reserved));
             format!("ulimit -n is {limit}, of which {reserved} are for other uses")
+        } else if connections == stacks {
+            let (limit, reserved) = (machine.address_space_bytes, bytes(space_reserved));
+            let limit = bytes(limit);
+            format!("ulimit -v is {limit}, of which {reserved} are for other uses")
         } else {
             let limit = grouped(machine.memory_maps);
             format!("vm.max_map_count is {limit}, and each takes {MAPS_PER_CONNECTION}")
@@ -55,6 +71,10 @@ impl Room {
 
 fn files_reserved(cores: usize, gpus: usize) -> u64 {
     (FILES_RESERVED + FILES_PER_CORE * cores + FILES_PER_GPU * gpus) as u64
+}
+
+fn space_reserved(cores: usize, gpus: usize) -> u64 {
+    (OTHER_THREADS + cores + gpus) as u64 * SPACE_PER_THREAD
 }
 
 /// The descriptors that a server may have open with this many connections, cores and GPUs.
@@ -73,10 +93,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn room(open_files: u64, memory_maps: u64) -> Room {
+        room_within(open_files, memory_maps, u64::MAX)
+    }
+
+    fn room_within(open_files: u64, memory_maps: u64, address_space_bytes: u64) -> Room {
         let machine = Machine {
             cores: vec![0, 1],
             open_files,
             memory_maps,
+            address_space_bytes,
             cuda_devices: None,
             memory_bytes: Some(16 << 30),
         };
@@ -94,6 +119,19 @@ mod tests {
         let plenty = room(u64::MAX, u64::MAX);
         assert_eq!(plenty.connections, 30_000);
         assert!(plenty.because.contains("the most that one server takes"));
+    }
+
+    #[test]
+    fn stacks_take_address_space_except_those_that_are_there_already() {
+        let within = |bytes| room_within(u64::MAX, u64::MAX, bytes);
+        let reserved = space_reserved(2, 4);
+        assert_eq!(within(reserved).connections, 400);
+        assert_eq!(within(0).connections, 400);
+        let few = within(reserved + 1_000 * SPACE_PER_CONNECTION);
+        assert_eq!(few.connections, 1_400);
+        assert!(few.because.starts_with("ulimit -v is "), "{}", few.because);
+        assert!(few.because.ends_with("of which 910 MiB are for other uses"));
+        assert_eq!(within(1 << 40).connections, 30_000);
     }
 
     #[test]

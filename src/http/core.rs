@@ -52,7 +52,7 @@ pub(crate) const STACK_WORDS: usize = if cfg!(debug_assertions) {
 };
 
 /// Stacks that are kept for the next connections.
-const STACKS_POOLED: usize = 512;
+pub(crate) const STACKS_POOLED: usize = 512;
 
 /// Receive buffer of a core.
 const INPUT_BYTES: usize = 64 << 10;
@@ -272,7 +272,8 @@ impl DataPlane {
                 CoIo::new(CoreBell { mailboxes, core })
                     .map_err(|refused| io::Error::other(refused.to_string()))
             });
-            bells.collect::<io::Result<Vec<_>>>()
+            // This is the first use of `may`, which makes the pooled stacks.
+            without_panic(|| bells.collect::<io::Result<Vec<_>>>())
         })?;
         let all: Arc<[Core]> = (0..cores)
             .map(|core| Core::new(core, Arc::clone(&shared), Arc::clone(&mailboxes)))

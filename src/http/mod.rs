@@ -63,7 +63,7 @@ use std::time::Duration;
 
 use self::budget::Budget;
 pub use self::core::{DataPlane, mailboxes};
-pub(crate) use self::core::{STACK_WORDS, without_panic};
+pub(crate) use self::core::{STACK_WORDS, STACKS_POOLED, without_panic};
 use self::ledger::Ledger;
 use self::reject::Rejection;
 use self::routes::Service;

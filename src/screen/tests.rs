@@ -13,6 +13,7 @@ fn machine() -> Machine {
         cores: (0..8).collect(),
         open_files: 1 << 20,
         memory_maps: 65_530,
+        address_space_bytes: u64::MAX,
         cuda_devices: None,
         memory_bytes: Some(16 << 30),
     }

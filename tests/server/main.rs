@@ -3,6 +3,7 @@
 //! Every test starts the binary on free ports and talks to it as clients, operators and proxies do. Tests run side by
 //! side and share two cores with the servers that they start; the heavy ones take turns (see `support`).
 
+mod address_space;
 mod admin_port;
 mod batch_times;
 mod complaints;

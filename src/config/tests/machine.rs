@@ -18,6 +18,18 @@ fn connections_left_to_the_server_are_lowered_and_named_ones_refused() {
     );
     assert_eq!(lowered.open_files_needed(), 1_024);
 
+    let narrow = Machine {
+        address_space_bytes: 1 << 30,
+        ..machine()
+    };
+    let lowered = resolve_on(&narrow, "gpus = 4", &[]).expect("auto fits");
+    assert!(lowered.http.max_connections < 20_000);
+    let warning = &lowered.warnings[0];
+    assert!(
+        warning.contains("(ulimit -v is 1 GiB, of which 1.0 GiB are for other uses)"),
+        "{warning}"
+    );
+
     let on = |connections| Machine {
         open_files: connections + 192,
         ..machine()

@@ -22,6 +22,7 @@ fn machine() -> Machine {
         cores: vec![0, 1, 2, 5],
         open_files: 1 << 20,
         memory_maps: 65_530,
+        address_space_bytes: u64::MAX,
         cuda_devices: None,
         memory_bytes: Some(16 << 30),
     }
