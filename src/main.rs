@@ -145,8 +145,7 @@ fn serve(flags: Flags, config: Config) -> anyhow::Result<()> {
             Some(since) if now.since(since) < SAME_SIGNAL => continue,
             Some(_) => {
                 log::warn!("second signal: exiting at once");
-                flush_log();
-                std::process::exit(128 + signal);
+                end_process(128 + signal);
             }
             None => leaving_since = Some(now),
         }
@@ -163,11 +162,17 @@ fn start_drainer(server: &Arc<Server>) -> anyhow::Result<Sender<()>> {
     spawn("drain", server, move |server| {
         if told.recv().is_ok() {
             server.drain();
-            flush_log();
-            std::process::exit(0);
+            end_process(0);
         }
     })?;
     Ok(leave)
+}
+
+/// Ends the server, with all that its workers have started.
+fn end_process(status: i32) -> ! {
+    flush_log();
+    strays::kill_hidden();
+    std::process::exit(status);
 }
 
 /// The thread that reads the configuration again whenever it is told to: files may take their time, and the main thread has

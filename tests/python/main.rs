@@ -8,6 +8,7 @@ mod failures;
 mod mistakes;
 mod model;
 mod oddities;
+mod signals;
 #[path = "../cuda/steady.rs"]
 mod steady;
 // What other test binaries use of it is dead code in this one.

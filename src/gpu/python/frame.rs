@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! server → worker, first socket
-//!   (no letter)  the source of worker.py
+//!   (no letter)  the source: signals.py and worker.py
 //!   (no letter)  descriptor · longest output             of the second socket; in bytes
 //!   B  half u8 · number · count · extras u8 · length × count · for each of the extras: [length or NONE × count]
 //!      · texts · for each of the extras: texts           run this

@@ -8,7 +8,7 @@
 //!
 //! `frame` is the protocol (pure), `link` moves its bytes, `process` starts, names and kills the worker, `output`
 //! turns what the user's code prints into lines of the log, `worker` is all of these in one hand. What runs in the
-//! worker is `worker.py`, which is part of this binary and needs nothing but Python's standard library.
+//! worker is `signals.py` and `worker.py`, which are part of this binary and need nothing but Python's standard library.
 //!
 //! Nothing here blocks past its time: every wait is one `poll` over the sockets, both pipes and the process itself.
 //!
@@ -23,6 +23,7 @@
 
 mod complaints;
 mod frame;
+mod hidden;
 mod link;
 mod output;
 mod process;

@@ -14,6 +14,7 @@ use rustix::process::{
     set_parent_process_death_signal,
 };
 
+use super::hidden::Hidden;
 use super::output::Stream;
 use super::strays::{self, Mark};
 use crate::clock::{self, Time};
@@ -44,6 +45,8 @@ pub(super) struct Process {
     program: String,
     /// What it and all that it starts bear.
     mark: Mark,
+    /// Who has lost the mark.
+    hidden: Hidden,
 }
 
 impl Process {
@@ -94,6 +97,7 @@ impl Process {
             ended: None,
             program: config.bin.display().to_string(),
             mark,
+            hidden: Hidden::default(),
         })
     }
 
@@ -105,6 +109,14 @@ impl Process {
     /// Its process id.
     pub(super) fn id(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
+    }
+
+    /// Takes note of which of the processes that it has started are known by their parents alone: once it has died they
+    /// couldn't be told any more.
+    pub(super) fn note_hidden(&mut self) {
+        if self.ended.is_none() {
+            self.hidden.gather(&self.mark, Some(self.pid));
+        }
     }
 
     /// How it ended, in words; after its connection has. Whether it had `spoken` to the server tells Pythons from other
@@ -143,6 +155,7 @@ impl Process {
     pub(super) fn kill(&mut self) {
         // Once it is reaped its number may be another's. Until then the group is its own, though it may be dead.
         if self.ended.is_none() {
+            self.note_hidden();
             let _ = kill_process_group(self.pid, Signal::KILL);
             self.reap();
         }
@@ -187,6 +200,8 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
         self.wait_ended(clock::now() + LAST_BREATH);
+        self.hidden.gather(&self.mark, None);
+        self.hidden.kill();
         self.mark.kill_all();
     }
 }

@@ -5,6 +5,8 @@
 //! itself there is the guard: a process of this program that does nothing but wait for the server's end ([`Guard`], [`guard`]),
 //! and then kills whoever bears any of its marks. A process that is meant to stay takes the variable out of its environment.
 //!
+//! A process that has overwritten its environment is found by its parent instead (`hidden.rs`).
+//!
 //! A process that is becoming another program shows no environment for as long as that takes, not even to whoever has started
 //! it and been told that it runs: it is looked at until it does.
 //!
@@ -16,14 +18,16 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::hidden::Hidden;
 use crate::clock::{self, Time};
 use crate::gpu::remote::random_word;
 
@@ -32,6 +36,9 @@ pub const VARIABLE: &str = "FUNICULAR_TREE";
 
 /// What the system's list of processes calls the guard; no more than 15 bytes.
 const GUARD_NAME: &std::ffi::CStr = c"funicular-guard";
+
+/// So many workers have been given a mark.
+static WORKERS: AtomicU64 = AtomicU64::new(0);
 
 /// While it is killed a process may start another one: looked for so often.
 const ROUNDS_MAX: usize = 8;
@@ -59,8 +66,7 @@ impl Mark {
 
     /// The next worker's.
     pub fn next() -> Mark {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let count = WORKERS.fetch_add(1, Ordering::Relaxed);
         Mark(format!("{}{count}-", Mark::of_server().0))
     }
 
@@ -69,8 +75,13 @@ impl Mark {
         &self.0
     }
 
-    /// Kills every process that bears it, but for this one. Takes a moment: every process of the system is looked at.
+    /// Kills every process that bears it, but for this one, and their children that have lost it. Takes a moment: every process
+    /// of the system is looked at.
     pub fn kill_all(&self) {
+        // Before their parents are gone.
+        let mut hidden = Hidden::default();
+        hidden.gather(self, None);
+        hidden.kill();
         let due = clock::now() + EXEC_MAX;
         for _ in 0..ROUNDS_MAX {
             let killed = processes().filter(|pid| self.kill(*pid, due)).count();
@@ -91,7 +102,7 @@ impl Mark {
     }
 
     /// Whether an environment, as `/proc` shows it, has it.
-    fn is_in(&self, environment: &[u8]) -> bool {
+    pub(super) fn is_in(&self, environment: &[u8]) -> bool {
         let mut variables = environment.split(|byte| *byte == 0);
         variables.any(|variable| {
             let value = variable.strip_prefix(VARIABLE.as_bytes());
@@ -101,12 +112,25 @@ impl Mark {
     }
 }
 
+/// Kills what only the living workers show to be theirs, having overwritten their environment: for when the server ends by itself. The guard kills the
+/// others. Takes a moment if there was ever a worker.
+pub fn kill_hidden() {
+    if WORKERS.load(Ordering::Relaxed) > 0 {
+        let mut hidden = Hidden::default();
+        hidden.gather(&Mark::of_server(), Some(getpid()));
+        hidden.kill();
+    }
+}
+
 /// The environment of `pid`, which is empty if it has ended or is the kernel's, or is becoming another program still at `due`.
-fn environment(pid: Pid, due: Time) -> io::Result<Vec<u8>> {
+pub(super) fn environment(pid: Pid, due: Time) -> io::Result<Vec<u8>> {
     let folder = format!("/proc/{}", pid.as_raw_nonzero());
     let mut was_settled = false;
     loop {
-        let environment = fs::read(format!("{folder}/environ"))?;
+        let environment = match fs::read(format!("{folder}/environ")) {
+            Ok(environment) => environment,
+            Err(error) => return of_a_thread(&folder).ok_or(error),
+        };
         if !environment.is_empty() || was_settled {
             return Ok(environment);
         }
@@ -119,6 +143,17 @@ fn environment(pid: Pid, due: Time) -> io::Result<Vec<u8>> {
         }
         thread::park_timeout(EXEC_LOOK);
     }
+}
+
+/// The environment of a process whose first thread has ended, which the others still show.
+fn of_a_thread(folder: &str) -> Option<Vec<u8>> {
+    let threads = fs::read_dir(format!("{folder}/task")).ok()?;
+    let environments = threads
+        .flatten()
+        .map(|thread| fs::read(thread.path().join("environ")));
+    environments
+        .flatten()
+        .find(|environment| !environment.is_empty())
 }
 
 /// Whether a process, by its line in `/proc`, lives and has memory, but no place for its environment there yet.
@@ -138,7 +173,7 @@ fn is_between_programs(stat: &str) -> bool {
 }
 
 /// All processes but this one.
-fn processes() -> impl Iterator<Item = Pid> {
+pub(super) fn processes() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pid = |name: &OsStr| {
         let text = std::str::from_utf8(name.as_bytes()).ok()?;
@@ -240,6 +275,11 @@ const GUARDED: &str = "FUNICULAR_GUARDED";
 
 /// The guard's whole life: waits for the server's end, and kills what its workers have left behind.
 pub fn guard() {
+    // What is meant for the server may go to all processes of a service. This one ends with the server, when it has done.
+    let ignored = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        let _ = signal_hook::flag::register(signal, Arc::clone(&ignored));
+    }
     // Only a name: without it, it is found by its command.
     let _ = rustix::thread::set_name(GUARD_NAME);
     let Ok(mark) = std::env::var(GUARDED) else {

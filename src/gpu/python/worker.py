@@ -6,7 +6,7 @@ the user's code and reads its orders itself: a reader in between would cost a ch
 staged ahead comes on a second socket, which a thread of its own reads: so the next batch is decoded while the present one
 runs, and the process ends when the server does, whatever the user's code is doing.
 
-Standard library only, Python 3.8 and newer. The frames are described in frame.rs.
+Standard library only, Python 3.8 and newer. In front of it comes signals.py. The frames are described in frame.rs.
 """
 
 import difflib
@@ -582,6 +582,7 @@ def serve(connection, runner, staged, output_max):
 
 
 def main():
+    outlive_signals()
     connection, ahead, output_max = connect()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")

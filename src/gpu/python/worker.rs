@@ -14,7 +14,7 @@ use crate::gpu::executor::{Half, Lost};
 use crate::ticket::Input;
 
 /// What a worker runs.
-const SOURCE: &str = include_str!("worker.py");
+const SOURCE: &str = concat!(include_str!("signals.py"), include_str!("worker.py"));
 
 /// So often is a dead worker's output read, 64 KiB at a time.
 const LAST_READS_MAX: usize = 16;
@@ -94,6 +94,8 @@ impl Worker {
     /// It is ready, and its function takes these beside the inputs.
     pub(super) fn ready(&mut self, takes: Extras) {
         self.takes = takes;
+        // Most of what it ever starts it has started by now.
+        self.process.note_hidden();
     }
 
     /// Its process id.
