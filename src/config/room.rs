@@ -20,8 +20,8 @@ const FILES_RESERVED: usize = REFUSALS_MAX + CONNECTIONS_MAX + 1 + 47;
 const SPACE_PER_CONNECTION: u64 = (STACK_WORDS * size_of::<usize>()) as u64 + (8 << 10);
 /// Address space of a thread: its stack and what the allocator sets aside for it, which is nearly all.
 const SPACE_PER_THREAD: u64 = 70 << 20;
-/// Threads beside one for each core and each GPU. The program itself and the pooled stacks are small beside their space.
-const OTHER_THREADS: usize = 7;
+/// Spaces of a thread beside one for each core and each GPU, as tried under load. The program itself and the pooled stacks are small beside their space.
+const OTHER_THREADS: usize = 8;
 /// Connections whose stacks are among the pooled ones, which are there before any connection is.
 const POOLED: u64 = (STACKS_POOLED - REFUSALS_MAX - 3 * CONNECTIONS_MAX) as u64;
 /// A listener, an epoll set, wake-ups.
@@ -55,8 +55,8 @@ impl Room {
             let (limit, reserved) = (grouped(limit), grouped(reserved));
             format!("ulimit -n is {limit}, of which {reserved} are for other uses")
         } else if connections == stacks {
-            let (limit, reserved) = (machine.address_space_bytes, bytes(space_reserved));
-            let limit = bytes(limit);
+            let limit = machine.address_space_bytes;
+            let (limit, reserved) = (bytes(limit), bytes(space_reserved.min(limit)));
             format!("ulimit -v is {limit}, of which {reserved} are for other uses")
         } else {
             let limit = grouped(machine.memory_maps);
@@ -130,7 +130,7 @@ mod tests {
         let few = within(reserved + 1_000 * SPACE_PER_CONNECTION);
         assert_eq!(few.connections, 1_400);
         assert!(few.because.starts_with("ulimit -v is "), "{}", few.because);
-        assert!(few.because.ends_with("of which 910 MiB are for other uses"));
+        assert!(few.because.ends_with("of which 980 MiB are for other uses"));
         assert_eq!(within(1 << 40).connections, 30_000);
     }
 

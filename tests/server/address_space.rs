@@ -104,7 +104,7 @@ fn a_server_started_with_little_address_space_takes_fewer_connections_and_says_s
     assert!(output.status.success(), "{said}");
     assert!(
         said.contains(
-            "instead of 20,000 (ulimit -v is 976.6 MiB, of which 840 MiB are for other uses)"
+            "instead of 20,000 (ulimit -v is 976.6 MiB, of which 910 MiB are for other uses)"
         ),
         "{said}"
     );

@@ -22,11 +22,11 @@ fn connections_left_to_the_server_are_lowered_and_named_ones_refused() {
         address_space_bytes: 1 << 30,
         ..machine()
     };
-    let lowered = resolve_on(&narrow, "gpus = 4", &[]).expect("auto fits");
+    let lowered = resolve_on(&narrow, "gpus = 4\ncores = 1", &[]).expect("auto fits");
     assert!(lowered.http.max_connections < 20_000);
     let warning = &lowered.warnings[0];
     assert!(
-        warning.contains("(ulimit -v is 1 GiB, of which 1.0 GiB are for other uses)"),
+        warning.contains("(ulimit -v is 1 GiB, of which 910 MiB are for other uses)"),
         "{warning}"
     );
 
