@@ -24,11 +24,11 @@
 
 mod faults;
 pub(crate) mod guard;
+mod loops;
 mod seat;
 mod status;
 mod traffic;
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -38,14 +38,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use may::coroutine::JoinHandle as Coroutine;
 use may_minihttp::{HttpService, HttpServiceFactory, Request, Response};
 use parking_lot::{Mutex, RwLock};
 
 use self::guard::{Guard, Place};
+use self::loops::Port;
 use crate::clock::{self, Time};
 use crate::gpu::faults::Script;
-use crate::http::without_panic;
 use crate::metrics::{Metrics, SnapshotFn};
 use crate::port::{self, Reservation};
 
@@ -209,58 +208,6 @@ struct Shared {
     is_stale: AtomicBool,
     /// Taken by the thread alone, once it is there.
     port: Mutex<Option<Port>>,
-}
-
-/// The library's accept loop.
-struct Port {
-    addr: SocketAddr,
-    factory: Factory,
-    accepting: Coroutine<()>,
-    /// The loop has ended, could not be started again, and that is logged.
-    is_closed: bool,
-}
-
-impl fmt::Debug for Port {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Port")
-            .field("addr", &self.addr)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Port {
-    fn open(addr: SocketAddr, factory: Factory) -> io::Result<Port> {
-        Ok(Port {
-            addr,
-            accepting: accept(addr, factory.clone())?,
-            factory,
-            is_closed: false,
-        })
-    }
-
-    /// Starts the loop again if it has ended.
-    fn keep_open(&mut self) {
-        if !self.accepting.is_done() {
-            return;
-        }
-        match accept(self.addr, self.factory.clone()) {
-            Ok(accepting) => {
-                (self.accepting, self.is_closed) = (accepting, false);
-                log::warn!("the admin port had closed by itself and is open again");
-            }
-            Err(error) => {
-                if !std::mem::replace(&mut self.is_closed, true) {
-                    log::error!(
-                        "the admin port has closed by itself and can't be opened for now: {error}"
-                    );
-                }
-            }
-        }
-    }
-}
-
-fn accept(addr: SocketAddr, factory: Factory) -> io::Result<Coroutine<()>> {
-    without_panic(|| factory.start(addr))
 }
 
 impl Shared {
