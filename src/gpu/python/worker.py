@@ -23,9 +23,8 @@ import threading
 import traceback
 
 FAILED, PROGRESS, READY, ENDED, DONE, RAISED = b"F", b"P", b"R", b"N", b"D", b"E"
-BATCH = ord("B")
 TEXT, TEXT_AND_TOKENS, REJECTED = 0, 1, 2
-NONE = 0xFFFFFFFF
+BATCH, NONE = ord("B"), 0xFFFFFFFF
 
 # A function that names the inputs at fault is called again without them, at most so often for one batch.
 CALLS_MAX = 3
