@@ -153,9 +153,11 @@ impl Process {
 
     /// Kills it and everything it has started. Does not wait.
     pub(super) fn kill(&mut self) {
+        self.note_hidden();
+        // Before itself: as long as it lives, they can still be told by whoever ends the server in this moment.
+        self.hidden.kill();
         // Once it is reaped its number may be another's. Until then the group is its own, though it may be dead.
         if self.ended.is_none() {
-            self.note_hidden();
             let _ = kill_process_group(self.pid, Signal::KILL);
             self.reap();
         }

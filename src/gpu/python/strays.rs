@@ -112,8 +112,8 @@ impl Mark {
     }
 }
 
-/// Kills what only the living workers show to be theirs, having overwritten their environment: for when the server ends by itself. The guard kills the
-/// others. Takes a moment if there was ever a worker.
+/// Kills what only the living workers show to be theirs, having overwritten their environment: for when the server ends by
+/// itself. The guard kills the others. Takes a moment if there was ever a worker.
 pub fn kill_hidden() {
     if WORKERS.load(Ordering::Relaxed) > 0 {
         let mut hidden = Hidden::default();
