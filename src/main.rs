@@ -116,6 +116,7 @@ fn serve(flags: Flags, config: Config) -> anyhow::Result<()> {
         Signals::new([SIGTERM, SIGINT, SIGHUP]).context("can't listen for signals")?;
     start_logger(config.log_level).context("can't start the thread that writes the log")?;
     let server = Arc::new(Server::start(&config)?);
+    let leave = start_drainer(&server)?;
     let hang_ups = start_reloader(&server, flags, config.role)?;
     log::info!("ports are open; waiting for the GPUs");
     // Elsewhere, because a GPU may take its time to warm up, and a signal must not have to wait for that.
@@ -131,7 +132,6 @@ fn serve(flags: Flags, config: Config) -> anyhow::Result<()> {
             log::warn!("the start-up screen can't be shown: {error}");
         }
     })?;
-    let leave = start_drainer(&server)?;
     let mut leaving_since = None;
     for signal in signals.forever() {
         if signal == SIGHUP {

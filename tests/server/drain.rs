@@ -304,10 +304,14 @@ fn who_is_left_is_told_although_the_machine_stood_still_until_the_grace_period_w
 fn a_drain_needs_no_thread_that_is_not_there_yet() {
     let server = Server::start(&["--sim-latency-ms", "1"]);
     let tasks = format!("/proc/{}/task", server.pid());
-    let tasks = fs::read_dir(tasks).expect("threads").flatten();
-    let names = tasks.flat_map(|task| fs::read_to_string(task.path().join("comm")));
-    let names: Vec<String> = names.map(|name| name.trim().to_owned()).collect();
-    assert!(names.iter().any(|name| name == "drain"), "{names:?}");
+    // A thread gives itself its name.
+    wait_for("the thread", || {
+        let mut tasks = fs::read_dir(&tasks).expect("threads").flatten();
+        tasks.any(|task| {
+            let name = fs::read_to_string(task.path().join("comm"));
+            name.is_ok_and(|name| name.trim() == "drain")
+        })
+    });
 }
 
 #[test]
