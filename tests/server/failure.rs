@@ -51,7 +51,9 @@ fn assert_nobody_waits(server: &Server) {
 
 /// One GPU of four fails by `fault` in mid-batch at 70 % load: no caller sees an error, those whose batch was lost wait
 /// little longer, and the GPU serves again.
-fn one_gpu_fails(fault: &str, why: &str) {
+/// A GPU fails as scripted, which the log calls `why`. In full size the slowest percent of those who are retried wait `p99` ms at
+/// most.
+fn one_gpu_fails(fault: &str, why: &str, p99: f64) {
     let _machine = heavy();
     let scale = Scale::chosen();
     let mut server = scale.start_patient(&[]);
@@ -80,7 +82,7 @@ fn one_gpu_fails(fault: &str, why: &str) {
     eprintln!("{fault}: {retries} retried, at most {retried}");
     if scale.full {
         assert!(
-            retried.percentile(99.0) <= 900.0 && retried.max() <= 1200.0,
+            retried.percentile(99.0) <= p99 && retried.max() <= 1200.0,
             "{retried}"
         );
     }
@@ -88,7 +90,11 @@ fn one_gpu_fails(fault: &str, why: &str) {
 
 #[test]
 fn a_gpu_lost_in_mid_batch_costs_no_caller_an_error() {
-    one_gpu_fails("kind=lost&gpu=1", "gpu 1 is down: the device is lost");
+    one_gpu_fails(
+        "kind=lost&gpu=1",
+        "gpu 1 is down: the device is lost",
+        900.0,
+    );
 }
 
 #[test]
@@ -96,19 +102,26 @@ fn a_gpu_that_hangs_in_mid_batch_costs_no_caller_an_error() {
     one_gpu_fails(
         "kind=hang&gpu=1",
         "gpu 1 is down: a batch did not come back within",
+        900.0,
     );
 }
 
 #[test]
 fn a_gpu_thread_that_panics_costs_no_caller_an_error() {
-    one_gpu_fails("kind=panic&gpu=1", "gpu 1 is down: its thread panicked");
+    one_gpu_fails(
+        "kind=panic&gpu=1",
+        "gpu 1 is down: its thread panicked",
+        900.0,
+    );
 }
 
 #[test]
 fn an_executor_that_does_not_return_is_given_up_by_the_watchdog() {
+    // The watchdog grants a thread that does not come back by itself a tenth of a second more.
     one_gpu_fails(
         "kind=block&gpu=1&ms=4000",
         "gpu 1 is down: its executor blocks",
+        1000.0,
     );
 }
 
