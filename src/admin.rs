@@ -16,11 +16,11 @@
 //!
 //! # Limits of the library
 //! It ignores `Connection: close`, so callers must go by `Content-Length`; it can't be stopped, so the port answers
-//! until the process ends, through a drain too; its accept loop ends, and its listener with it, when there is no memory for
-//! a connection's stack, so the thread looks once a second at least and starts it again; it logs every closed connection as an error under the target
-//! `may_minihttp`, which the logger must silence. It bounds nothing, neither connections nor what one of them may send,
-//! ask for or leave lying, and its accept loop spins when the process is out of descriptors: `guard` does what can be
-//! done from outside.
+//! until the process ends, through a drain too; it logs every closed connection as an error under the target
+//! `may_minihttp`, which the logger must silence. Its accept loop ends, and its listener with it, when there is no memory
+//! for a connection's stack: `loops` starts another one. It bounds nothing, neither connections nor what one of them may
+//! send, ask for or leave lying, and its accept loop spins when the process is out of descriptors: `guard` does what can
+//! be done from outside.
 
 mod faults;
 pub(crate) mod guard;

@@ -20,7 +20,8 @@ const FILES_RESERVED: usize = REFUSALS_MAX + CONNECTIONS_MAX + 1 + 47;
 const SPACE_PER_CONNECTION: u64 = (STACK_WORDS * size_of::<usize>()) as u64 + (8 << 10);
 /// Address space of a thread: its stack and what the allocator sets aside for it, which is nearly all.
 const SPACE_PER_THREAD: u64 = 70 << 20;
-/// Spaces of a thread beside one for each core and each GPU, as tried under load. The program itself and the pooled stacks are small beside their space.
+/// Spaces of a thread beside one for each core and each GPU, as tried under load. The program itself and the pooled stacks
+/// are small beside their space.
 const OTHER_THREADS: usize = 8;
 /// Connections whose stacks are among the pooled ones, which are there before any connection is.
 const POOLED: u64 = (STACKS_POOLED - REFUSALS_MAX - 3 * CONNECTIONS_MAX) as u64;

@@ -202,8 +202,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
         self.wait_ended(clock::now() + LAST_BREATH);
-        self.hidden.gather(&self.mark, None);
-        self.hidden.kill();
         self.mark.kill_all();
     }
 }
